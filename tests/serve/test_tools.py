@@ -1,6 +1,7 @@
 """Tools reach the model, calls and reasoning reach the client: whole, streamed, and held to schemas where they must come."""
 
 import json
+import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count, islice
@@ -15,7 +16,7 @@ from draftwood import Stateless
 from draftwood.sampling.processors import ByPrompt
 from draftwood.serve.http.errors import ApiError
 from draftwood.serve.http.settings import ToolParser
-from draftwood.serve.openai import prepare
+from draftwood.serve.openai import prepare, reading
 from draftwood.serve.openai.formats import FORMATS
 from draftwood.serve.openai.message import AnswerReader
 from draftwood.serve.openai.reading import Reading
@@ -692,11 +693,12 @@ def test_a_template_with_tools_gets_them(able):
 
 
 @pytest.mark.parametrize(("fields", "param", "says"), [
-    ({"tools": [{**TIME, "function": {"name": "two words"}}]}, "tools.0.function", "pattern"),
+    ({"tools": [{**TIME, "function": {"name": "two words"}}]}, "tools.0.function", "tools.0.function.name is 'two words'"),
     ({"tools": [{**TIME, "function": {"name": ""}}]}, "tools.0.function", "pattern"),
     ({"tools": [{"type": "custom", "custom": {"name": "a"}}]}, "tools.0.type", "custom"),
     ({"tools": [TIME, TIME]}, "tools", "two functions of the name 'get_time'"),
-    ({"tools": [{}]}, "tools.0.type", "missing"),
+    ({"tools": [{**TIME, "function": {}}]}, "tools.0.function", "tools.0.function.name is missing"),
+    ({"tool_choice": {"type": "function"}}, "tool_choice", "tool_choice.function is missing"),
     ({"tools": {}}, "tools", "list"),
     ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
     ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", "'f'"),
@@ -1022,7 +1024,49 @@ def test_how_a_text_is_cut_makes_no_difference(form, whole_calls):
 
         whole = read([text])
         for size in range(1, 9):
-            assert read([text[at : at + size] for at in range(0, len(text), size)]) == whole
+            assert read(in_pieces(text, size)) == whole
+
+
+class Counted:
+    """A regular expression that counts the characters it is given."""
+
+    def __init__(self, pattern, seen):
+        self.pattern, self.seen = pattern, seen
+
+    def __getattr__(self, name):
+        def look(text, at=0, end=sys.maxsize):
+            self.seen[0] += max(0, min(end, len(text)) - at)
+            return getattr(self.pattern, name)(text, at, end)
+
+        return look
+
+
+def in_pieces(text, size):
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+def looked_at(monkeypatch, form, parts, *, whole=False, held=64):
+    """How many characters of a text in pieces are looked at, and what is read of it; ``held`` ones wait for a call."""
+    seen, read, given = [0], Nesting.read, FORMATS[form]
+
+    def counted(nesting, text, at=0):
+        seen[0] += len(text) - at
+        return read(nesting, text, at)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Nesting, "read", counted)
+        for name in ("_OBJECT", "_SHOWN"):
+            patch.setattr(reading, name, Counted(getattr(reading, name), seen))
+        for name in ("reading", "tagged"):
+            patch.setattr(f"draftwood.serve.openai.{name}.HELD", held)
+        given = replace(given, head=Counted(given.head, seen), begun=Counted(given.begun, seen))
+        reader = AnswerReader(Reading(form=given, names=frozenset("f"), whole=whole))
+        for part in parts:
+            reader.push(part)
+            waits = reader._reader._input
+            seen[0] += 0 if waits.pieces else len(waits.text) - waits.place  # it may be looked at for blanks and marks
+        reader.push("", last=True)
+    return seen[0], reader.message()
 
 
 @pytest.mark.parametrize("whole_calls", [False, True])
@@ -1033,18 +1077,41 @@ def test_how_a_text_is_cut_makes_no_difference(form, whole_calls):
 ])  # fmt: skip
 def test_long_arguments_are_read_once(monkeypatch, form, around, whole_calls):
     """A server reads every piece between two rounds of all its texts."""
-    read, end = [0], Nesting.end
-
-    def counted(nesting, text, at=0):
-        read[0] += len(text) - at
-        return end(nesting, text, at)
-
-    monkeypatch.setattr(Nesting, "end", counted)
     written = json.dumps(arguments := {"a": "b " * 4000, "c": ["d)"] * 1000})
-    reader = AnswerReader(Reading(form=FORMATS[form], names=frozenset("f"), whole=whole_calls))
-    for at in range(0, len(text := written.join(around)), 4):
-        reader.push(text[at : at + 4])
-    reader.push("", last=True)
+    text = written.join(around)
+    seen, message = looked_at(monkeypatch, form, in_pieces(text, 4), whole=whole_calls)
     wanted = {"b": "b) c", "c": arguments} if form == "lfm2" else arguments
-    assert reader.message()["tool_calls"][0]["function"]["arguments"] == json.dumps(wanted)
-    assert len(written) < read[0] < 2.1 * len(written)
+    assert message["tool_calls"][0]["function"]["arguments"] == json.dumps(wanted)
+    assert len(written) < seen < 4 * len(text)
+
+
+HOPES = [
+    " ",
+    "a",
+    '{"',
+    '{"a": "',
+    '{\\"',
+    "<",
+    '{"name": "',
+    "[f('",
+    "<function=f><parameter=a>",
+    "f<arg_key>",
+    'call:f{<|"|>',
+]
+PATIENCE = 120
+"""How often each character is looked at, at most, where 64 wait for a call and come in pieces of three."""
+
+
+@pytest.mark.parametrize("form", sorted(FORMATS.keys() - {"harmony"}))
+def test_hopes_of_a_call_are_given_up(monkeypatch, form):
+    """Texts that may be the beginning of a call again and again, or for ever."""
+    mark = FORMATS[form].mark
+    for hope in HOPES:
+        for unit, begin in ((hope, mark), (mark + hope, "")):
+            text = begin + unit * (1500 // len(unit))
+            assert looked_at(monkeypatch, form, in_pieces(text, 3))[0] < PATIENCE * len(text)
+
+
+def test_control_a_reader_that_hopes_for_ever_is_seen(monkeypatch):
+    text = "<tool_call>" + " " * 1500
+    assert looked_at(monkeypatch, "hermes", in_pieces(text, 3), held=len(text))[0] > PATIENCE * len(text)

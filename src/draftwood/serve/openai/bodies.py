@@ -132,7 +132,7 @@ def validated(kind: type[B], data: Mapping[str, Any]) -> B:
 
 def _named(error: ValidationError) -> ApiError:
     """The error of the first field at fault; of its alternatives, of that which was read furthest."""
-    found = [(_places(one["loc"]), one) for one in error.errors(include_url=False, include_context=False)]
+    found = [(_names_in(one["loc"]), one) for one in error.errors(include_url=False, include_context=False)]
     field = _field(found[0][0])
     where, first = max((one for one in found if _field(one[0]) == field), key=lambda one: len(one[0]))
     path = ".".join(where)
@@ -145,8 +145,8 @@ def _named(error: ValidationError) -> ApiError:
     return bad(f"{path} is {short_repr(first['input'])}: {reason}", param=field, code="invalid_value")
 
 
-def _places(loc: Sequence[int | str]) -> list[str]:
-    """The names and places in an error's path, without the types that pydantic writes for alternatives."""
+def _names_in(loc: Sequence[int | str]) -> list[str]:
+    """The names and numbers in an error's path, without the types that pydantic writes for alternatives."""
     return [str(part) for part in loc if isinstance(part, int) or (part.isidentifier() and part not in _TYPES)]
 
 

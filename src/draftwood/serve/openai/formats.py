@@ -12,7 +12,7 @@ from draftwood.grammar.grammar import json_rule
 from draftwood.serve.openai.tagged import GEMMA, GLM, PYTHON, QWEN, Tags
 
 _HEAD: Final = (
-    r'\s*(?P<around>\{\s*"type"\s*:\s*"function"\s*,\s*"function"\s*:\s*)?'
+    r'\s*+(?P<around>\{\s*"type"\s*:\s*"function"\s*,\s*"function"\s*:\s*)?'
     r'\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
 )
 _NAMED: Final = r"(?P<bare>[^\s\[\]{}\"]+)(?:\[CALL_ID\](?P<id>\w+))?(?:\[ARGS\])?(?=\{)"
@@ -28,7 +28,7 @@ class ToolFormat:
     Attributes:
         mark: comes before the calls.
         unmarked: an answer that begins as an object may be a call too.
-        head: a regular expression of what follows the mark, up to the arguments.
+        head: a regular expression of what follows the mark, up to the arguments. It tries no other number of blanks.
         begun: a regular expression of texts that may become a head without an object.
         tags: how the arguments are written; None where they are JSON.
         held: the format of answers that a grammar holds, if it is another one.
@@ -98,20 +98,20 @@ _TAGGED: Final = replace(
     begun=re.compile(r"\s*(?:<[^>]*)?"),
 )  # fmt: skip
 _GLM: Final = replace(
-    _HERMES, tags=GLM, held=_HERMES, close="", begun=re.compile(r"\s*[^\s<]*\s*(?:<[^<>]*)?"),
-    head=re.compile(r"\s*(?P<bare>[^\s<]+)\s*(?=<(?:arg_key>|/tool_call>))"),
+    _HERMES, tags=GLM, held=_HERMES, close="", begun=re.compile(r"\s*+[^\s<]*+\s*+(?:<[^<>]*)?"),
+    head=re.compile(r"\s*+(?P<bare>[^\s<]++)\s*+(?=<(?:arg_key>|/tool_call>))"),
 )  # fmt: skip
 _LLAMA: Final = ToolFormat(
     mark="<|python_tag|>", unmarked=True, head=re.compile(_HEAD), between=";", outer=("", "; ", ""),
     frame=('{"name": "', '", "parameters": ', "}"), signs=("<|python_tag|>",),
 )  # fmt: skip
 _LIST: Final = ToolFormat(
-    mark="[TOOL_CALLS]", head=re.compile(rf"\s*\[?(?:{_HEAD})|\s*{_NAMED}"), close="]", between=",",
+    mark="[TOOL_CALLS]", head=re.compile(rf"\s*+\[?(?:{_HEAD})|\s*+{_NAMED}"), close="]", between=",",
     begun=re.compile(r"\s*[^\s\[\]{}\"]*(?:\[[\w\[\]]*)?"), frame=('{"name": "', '", "arguments": ', "}"),
     outer=("[TOOL_CALLS][", ", ", "]"), signs=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
 )  # fmt: skip
 _GRANITE: Final = replace(
-    _LIST, mark="<|tool_call|>", head=re.compile(rf"\s*\[?(?:{_HEAD})"), begun=re.compile(r"\s*"),
+    _LIST, mark="<|tool_call|>", head=re.compile(rf"\s*+\[?(?:{_HEAD})"), begun=re.compile(r"\s*"),
     outer=("<|tool_call|>[", ", ", "]"), signs=("<|tool_call|>",),
 )  # fmt: skip
 _LFM2_ENDS: Final = "<|tool_call_start|>", "<|tool_call_end|>"
@@ -181,8 +181,8 @@ FORMATS: Final[Mapping[str, ToolFormat]] = {
     "gemma4": replace(_GEMMA, tags=GEMMA, held=_GEMMA, close=""), "granite": _GRANITE,
     "phi4_mini": _PHI,
     "lfm2": replace(
-        _LFM2, tags=PYTHON, held=_LFM2, head=re.compile(r"\s*\[?\s*(?P<bare>[^\s()\[\]{}<]+)(?=\()"),
-        begun=re.compile(r"\s*\[?\s*[^\s()\[\]{}<]*"),
+        _LFM2, tags=PYTHON, held=_LFM2, head=re.compile(r"\s*+\[?\s*+(?P<bare>[^\s()\[\]{}<]++)(?=\()"),
+        begun=re.compile(r"\s*+\[?\s*+[^\s()\[\]{}<]*"),
     ),
 }  # fmt: skip
 """By the names of ``--tool-parser``."""

@@ -10,9 +10,10 @@ from uuid import uuid4
 
 from draftwood.core.token_texts import TokenTexts
 from draftwood.serve.decoding.jobs import TextDelta
-from draftwood.serve.openai.reading import Arguments, CallReader, Kind, New, Part, Reading, Thought, begun
-from draftwood.serve.openai.tagged import Nesting, is_object
+from draftwood.serve.openai.reading import Arguments, CallReader, Kind, New, Part, Reading, Thought
+from draftwood.serve.openai.tagged import HELD, Nesting, begun, blanks, is_object
 
+_LONGEST: Final = 4096  # characters that are read at once, since what is read is cut off again and again
 _BODY: Final = "<|message|>"
 _ENDS: Final = ("<|end|>", "<|call|>", "<|return|>")
 _HEADS: Final = ("<|start|>", "<|channel|>", "to=")  # a text that begins otherwise is content
@@ -51,10 +52,14 @@ class ChannelReader:
 
     def _read_header(self, *, last: bool) -> bool:
         head, mark, rest = self.unread.partition(_BODY)
-        if not (inner := head.lstrip()) and not mark:
+        inner = head.lstrip()
+        begins = inner.startswith(_HEADS) or (not (mark or last) and any(one.startswith(inner) for one in _HEADS))
+        said = HELD if begins and len(head) > HELD else 0  # no header is as long
+        if not (inner or mark or said):
             return False
-        if not inner.startswith(_HEADS) and (mark or last or not any(one.startswith(inner) for one in _HEADS)):
-            self._kind = "content"
+        if said or not begins:
+            self._found.append(self.unread[:said])
+            self.unread, self._kind = self.unread[said:], "content"
             return bool(self.unread)
         if not mark:
             self.unread = "" if last else self.unread  # a header that is cut says nothing
@@ -100,7 +105,7 @@ class ChannelReader:
             return
         if body:
             self._found.append(Arguments(body))
-        if self._nesting.end(body) is not None:
+        if self._nesting.read(body):
             self.open = False
 
 
@@ -113,7 +118,7 @@ _KINDS: Final[Mapping[type, Kind]] = {str: "text", Thought: "reasoning", Argumen
 class AnswerReader:
     """Reads one text, and finds its parts as far as they are certain. How it is cut into pieces makes no difference.
 
-    A piece is read once: what is certain is kept no longer as text to read.
+    A piece is read once: what is certain is kept no longer as text to read, and what is not is short, or waits for its end.
 
     Attributes:
         parts: of the answer so far.
@@ -132,9 +137,12 @@ class AnswerReader:
 
     def read(self, text: str, *, last: bool = False) -> Iterator[New]:
         """What is new of the answer, for :meth:`take`; with ``last`` the text ends."""
-        thought, rest = self._thoughts.push(text, last=last)
-        found = [Thought(thought), *([rest] if self._reader is None else self._reader.push(rest, last=last))]
-        for kind, group in groupby(filter(None, found), type):
+        found: list[New] = []
+        for at in range(0, max(1, len(text)), _LONGEST):
+            ends = last and at + _LONGEST >= len(text)
+            thought, rest = self._thoughts.push(text[at : at + _LONGEST], last=ends)
+            found += [Thought(thought), *([rest] if self._reader is None else self._reader.push(rest, last=ends))]
+        for kind, group in groupby((one for one in found if one), type):
             new = list(group)
             yield from ["".join(map(str, new))] if kind is str else new
 
@@ -212,8 +220,8 @@ class ThoughtTokens:
         for token in tokens if self._open else ():
             self._tail, self._read = self._tail + self._texts.bytes_of(token), self._read + 1
             if not self._begun:
-                inner = self._tail.lstrip()
-                self._begun, self._open = inner.startswith(begin), begin.startswith(inner[: len(begin)])
+                self._tail = self._tail.lstrip()
+                self._begun, self._open = self._tail.startswith(begin), begin.startswith(self._tail[: len(begin)])
             if not self._open or (self._begun and end in self._tail):
                 self._open = False
                 return
@@ -236,10 +244,11 @@ class _Thoughts:
         text, self._held, thought = self._held + text, "", ""
         if self._state == "begins":
             inner = text.lstrip()
-            if not inner.startswith(self._begin) and self._begin.startswith(inner) and not last:
+            few = len(text) - len(inner) <= HELD
+            if few and not inner.startswith(self._begin) and self._begin.startswith(inner) and not last:
                 self._held = text
                 return "", ""
-            begins = inner.startswith(self._begin)
+            begins = few and inner.startswith(self._begin)
             self._state, text = ("blank", inner.removeprefix(self._begin)) if begins else ("over", text)
         if self._state == "blank" and (text := text.lstrip()):
             self._state = "thinks"
@@ -249,7 +258,7 @@ class _Thoughts:
                 size = len(thought) - begun(thought, self._end)
                 self._held = thought[size:]
                 return thought[:size], ""
-            self._state, thought, text = "ends", thought.rstrip(), rest
+            self._state, thought, text = "ends", thought[: len(thought) - blanks(thought, len(thought))], rest
         if self._state == "ends" and (text := text.lstrip()):
             self._state = "over"
         return thought, text

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any, Final, Literal, TypeAlias, final
 
 from draftwood.serve.openai.formats import THINK, Thinking, ToolFormat
-from draftwood.serve.openai.tagged import Nesting, Tags, is_object
+from draftwood.serve.openai.tagged import HELD, Input, Nesting, Tags, begun, blanks, calls_of, is_object
 
-_OBJECT: Final = re.compile(r"\s*\{")
+_OBJECT: Final = re.compile(r"\s*+\{")
 _SHOWN: Final = re.compile(r"\S")
 
 Kind: TypeAlias = Literal["reasoning", "text", "call"]
@@ -86,32 +86,27 @@ class Reading:
     shown: frozenset[int] = frozenset()
 
 
-def begun(text: str, mark: str) -> int:
-    """The length of the end of a text that may be the beginning of a mark, and of the blanks before it."""
-    size = next((n for n in range(min(len(text), len(mark) - 1), 0, -1) if text.endswith(mark[:n])), 0)
-    return len(text) - len(text[: len(text) - size].rstrip())
-
-
 @final
 class CallReader:
     """Reads the content and the calls of a text that grows, as far as they are certain.
 
     A call is certain where its function is known, or where it ends. What looks like a call and names no function is content.
+    The time is in proportion to any text: what waits is short, or its end is looked for in new pieces only.
 
     Attributes:
-        unread: text that is not certain yet.
         open: the arguments of the last call have not ended.
     """
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self.unread, self._at = "", 0  # and the place in it behind which a call may begin
+        self._input = Input()
+        self._at = 0  # the place behind which a call may begin
         self.open = self._last = self._said = False
         self._step: Callable[[], bool] = self._read_content  # reads on, and returns whether there may be more
         self._count = 0  # of calls, those that are left out included
         self._names: Set[str] | None = None  # of the functions that may be called here; None for all
         self._nesting = Nesting()  # of what is read on
-        self._tried: dict[int, tuple[Nesting, int]] = {}  # of values whose ends decide: by place, and how far they are read
+        self._value: tuple[int, Nesting] | None = None  # whose end decides, and where it begins behind what is read
         self._found: list[New] = []
 
     @property
@@ -120,7 +115,12 @@ class CallReader:
         return self._reading.form
 
     def push(self, text: str, *, last: bool) -> list[New]:
-        self.unread, self._last = self.unread + text, last
+        self._input.pieces.append(text)
+        waits = self._value is not None and not last and len(self._input.text) - self._input.place > self._value[0] + HELD
+        if waits and self._value is not None and not self._value[1].read(text):
+            return []
+        self._input.text, self._last = "".join([self._input.text[self._input.place :], *self._input.pieces]), last
+        self._at, self._input.place, self._input.pieces = max(0, self._at - self._input.place), 0, []
         while self._step():
             pass
         found, self._found = self._found, []
@@ -128,101 +128,117 @@ class CallReader:
 
     def _drop(self, size: int) -> str:
         """The next characters, which are read."""
-        text, self.unread = self.unread[:size], self.unread[size:]
-        self._at = max(0, self._at - size)
-        self._tried.clear()
-        return text
+        begin, self._input.place = self._input.place, self._input.place + size
+        self._value = self._value if not size else None
+        return self._input.text[begin : self._input.place]
 
-    def _say(self, size: int) -> None:
-        """The next characters are content."""
-        if size:
+    def _say(self, end: int) -> None:
+        """What comes before a place is content."""
+        if end > self._input.place:
             self._said = True
-            self._found.append(self._drop(size))
+            self._found.append(self._drop(end - self._input.place))
 
     def _read_content(self) -> bool:
-        text, form = self.unread, self._form
-        bare = form.unmarked and not self._at and not self._said and _OBJECT.match(text) is not None
+        text, form, begin = self._input.text, self._form, self._input.place
+        bare = form.unmarked and self._at <= begin and not self._said and bool(_OBJECT.match(text, begin, begin + HELD))
         mark = "" if bare else form.mark
-        place = text.find(mark, self._at)
+        place = text.find(mark, max(self._at, begin))
         if place < 0:
-            end = len(text.rstrip() if self._count else text)  # blanks after a call are none
-            self._say(end if self._last else len(text) - begun(text, form.mark))
+            held = blanks(text, len(text)) if self._count else 0  # blanks after a call are none
+            self._say(len(text) - (held if self._last else begun(text[begin:], mark)))
             return False
-        before = len(text[:place].rstrip())
-        self._say(before)
-        place, self._names = place - before, self._reading.names if bare else None
+        self._say(place - blanks(text, place))
+        self._names = self._reading.names if bare else None
         found = self._read_call(place + len(mark))
         if found is False:
-            self._at = place + (len(mark) or 1)
-            self._tried.clear()
+            self._at, self._value = max(self._at, place + (len(mark) or 1)), None
         return found is not None
 
     def _read_call(self, at: int) -> bool | None:
         """Read a call, or a list of them that has ended; False if there is none, None if that is not certain yet."""
-        text, form = self.unread, self._form
+        text, form, end = self._input.text, self._form, at + HELD
         if form.tags is not None:
             return self._read_tagged(at, form.tags)
-        head = form.head.match(text, at)
+        head = form.head.match(text, at, end)
         if head is not None:
             given = head.groupdict()
             name = given.get("name") or given["bare"]
             if self._names is None or name in self._names:
-                call, begin = Part(kind="call", name=name, id=given.get("id") or ""), head.end()
-                end = begin if not self._reading.whole else self._end(begin)
-                if end is None or (end > begin and not is_object(text[begin:end])):
-                    return None if end is None and not self._last else False
-                self._begin(call)
-                self._drop(begin)
-                self.open, self._nesting = self._kept or self.open, Nesting()
-                self._step = partial(self._read_arguments, "}" * (bool(given.get("name")) + bool(given.get("around"))))
-                return True
-        start = _SHOWN.search(text, at)
+                return self._read_head(Part(kind="call", name=name, id=given.get("id") or ""), head)
+        start = _SHOWN.search(text, at, end)
         if start is not None and start[0] in "{[":
-            if (end := self._end(at)) is not None:
-                return self._read_list(at, end)
-        elif start is not None and not form.begun.fullmatch(text, at):
-            return False
-        return False if self._last else None
+            value = self._read_value(at)
+            if value.ends:
+                return self._read_list(at, at + value.size)
+            return False if self._last or value.ends is False else None
+        return None if self._may_begin(at) else False
+
+    def _may_begin(self, at: int) -> bool:
+        """Whether what comes from a place on may become a head."""
+        return (
+            not self._last
+            and len(self._input.text) < at + HELD
+            and self._form.begun.fullmatch(self._input.text, at) is not None
+        )
+
+    def _read_head(self, call: Part, head: re.Match[str]) -> bool | None:
+        """Read a call up to its arguments, or with them where calls come whole."""
+        begin, given = head.end(), head.groupdict()
+        if self._reading.whole:
+            value = self._read_value(begin)
+            if value.ends is None and not self._last:
+                return None
+            if not value.ends or not is_object(self._input.text[begin : begin + value.size]):
+                return False
+        self._begin(call)
+        self._drop(begin - self._input.place)
+        self.open, self._nesting = self._kept or self.open, Nesting()
+        self._step = partial(self._read_arguments, "}" * (bool(given.get("name")) + bool(given.get("around"))))
+        return True
 
     def _read_tagged(self, at: int, tags: Tags) -> bool | None:
         """Read a call whose arguments stand in tags, when it has ended."""
-        text, form, reading = self.unread, self._form, self._reading
-        head = form.head.match(text, at)
-        end = None if head is None else self._end(head.end(), tags)
-        if head is None or end is None:
-            return False if self._last or (head is None and not form.begun.fullmatch(text, at)) else None
-        name = head["bare"]
-        found = tags.arguments_of(text[head.end() : end - len(tags.end)], reading.schemas.get(name, {}))
-        if found is None or (not found and name in reading.needing):
-            return False
-        if not is_object(written := json.dumps(found, ensure_ascii=False)):
+        text, form, reading = self._input.text, self._form, self._reading
+        head = form.head.match(text, at, at + HELD)
+        if head is None:
+            return None if self._may_begin(at) else False
+        begin, name = head.end(), head["bare"]
+        value = self._read_value(begin, tags)
+        if value.ends is None and not self._last:
+            return None
+        end = begin + value.size
+        found = tags.arguments_of(text[begin : end - len(tags.end)], reading.schemas.get(name, {})) if value.ends else None
+        written = json.dumps(found, ensure_ascii=False)
+        if found is None or (not found and name in reading.needing) or not is_object(written):
+            if not tags.quotes:  # all that begin within it fail alike, but for the last
+                self._at = text.rfind(form.mark, at, end)
             return False
         self._begin(Part(kind="call", name=name))
         self._grow(written)
-        self._drop(end)
+        self._drop(end - self._input.place)
         self._step = self._read_close
         return True
 
     def _read_list(self, at: int, end: int) -> bool:
         """Read a value that has ended, with one call or several."""
-        calls = _calls_of(self.unread[at:end], self._reading.needing)
-        known = self._names is None or all(call.name in self._names for call in calls)
-        if not calls or not known or (self._reading.whole and not all(is_object(call.text) for call in calls)):
+        calls = calls_of(self._input.text[at:end], self._reading.needing)
+        known = self._names is None or all(name in self._names for name, _ in calls)
+        if not calls or not known or (self._reading.whole and not all(is_object(arguments) for _, arguments in calls)):
             return False
-        for call in calls:
-            arguments, call.pieces = call.text, []
-            self._begin(call)
+        for name, arguments in calls:
+            self._begin(Part(kind="call", name=name))
             self._grow(arguments)
-        self._drop(end)
+        self._drop(end - self._input.place)
         self._step = self._read_close
         return True
 
-    def _end(self, at: int, tags: Tags | None = None) -> int | None:
-        """Where the JSON value, or what stands in tags, ends that begins at a place; None if it does not yet."""
-        nesting, read = self._tried.get(at, (Nesting(tags=tags), at))
-        end = nesting.end(self.unread, read)
-        self._tried[at] = nesting, len(self.unread)
-        return end
+    def _read_value(self, at: int, tags: Tags | None = None) -> Nesting:
+        """The JSON value, or what stands in tags, that begins at a place, as far as it has come."""
+        place = at - self._input.place
+        if self._value is None or self._value[0] != place:
+            self._value = place, Nesting(tags=tags, never=self._form.mark.lstrip("["))
+        self._value[1].read(self._input.text, at + self._value[1].size)
+        return self._value[1]
 
     @property
     def _kept(self) -> bool:
@@ -238,57 +254,41 @@ class CallReader:
         if text and self._kept:
             self._found.append(Arguments(text))
 
+    def _read_on(self) -> tuple[str, bool]:
+        """The next characters as far as what is read on ends, and whether it does."""
+        before = self._nesting.size
+        ends = self._nesting.read(self._input.text, self._input.place)
+        return self._drop(self._nesting.size - before), ends
+
     def _read_arguments(self, closers: str) -> bool:
         """The arguments of a call; the objects around them end later, with these signs."""
-        end = self._nesting.end(self.unread)
-        self._grow(self._drop(len(self.unread) if end is None else end))
-        if end is not None:
+        text, ends = self._read_on()
+        self._grow(text)
+        if ends:
             self.open, self._nesting = False, Nesting(closers)
             self._step = self._read_object if closers else self._read_close
-        return end is not None
+        return ends
 
     def _read_object(self) -> bool:
         """The rest of the object of a call."""
-        end = self._nesting.end(self.unread)
-        self._drop(len(self.unread) if end is None else end)
-        if end is not None:
+        _, ends = self._read_on()
+        if ends:
             self._step = self._read_close
-        return end is not None
+        return ends
 
     def _read_close(self) -> bool:
         """What comes after a call: another one that shares its mark, or what closes them, also without the end of a list."""
-        self.unread, form = self.unread.lstrip(), self._form
-        if form.between and self.unread.startswith(form.between):
-            found = self._read_call(len(form.between))
+        text, form = self._input.text, self._form
+        shown = _SHOWN.search(text, self._input.place)
+        self._drop((len(text) if shown is None else shown.start()) - self._input.place)
+        if form.between and text.startswith(form.between, self._input.place):
+            found = self._read_call(self._input.place + len(form.between))
             if found is not False:
                 return bool(found)
-        close = form.close.removeprefix("" if self.unread.startswith("]") else "]")
-        if not close.startswith(self.unread):
-            self.unread = self.unread.removeprefix(close)
-        elif not self._last:
+        close = form.close.removeprefix("" if text.startswith("]", self._input.place) else "]")
+        rest = text[self._input.place : self._input.place + len(close)]
+        if close.startswith(rest) and (shown is None or rest != close) and not self._last:
             return False
-        else:
-            self.unread = ""
-        self._tried.clear()
+        self._drop(len(rest) if close.startswith(rest) else 0)
         self._at, self._step = 0, self._read_content
         return True
-
-
-def _calls_of(text: str, needing: Set[str]) -> list[Part]:
-    """The calls in a JSON text; none if it is something else. Functions that need arguments are not called without any."""
-    try:
-        given = json.loads(text)
-    except (ValueError, RecursionError):
-        return []
-    found = []
-    for one in given if isinstance(given, list) else [given]:
-        one = one["function"] if isinstance(one, dict) and one.get("type") == "function" and "function" in one else one
-        if not isinstance(one, dict) or not isinstance(one.get("name"), str):
-            return []
-        if (arguments := one.get("arguments", one.get("parameters"))) is None:
-            if one["name"] in needing:
-                return []
-            arguments = {}
-        written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        found.append(Part(kind="call", name=one["name"], pieces=[written]))
-    return found

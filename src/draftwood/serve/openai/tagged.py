@@ -5,13 +5,37 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, final
 
-_JSON: Final = re.compile(r'["{}\[\]]|\\.', re.DOTALL)  # what begins or ends a string, what nests, and what is escaped
+HELD: Final = 512
+"""Characters that may be held back before the arguments of a call: more blanks, or a longer head, are content."""
+_JSON: Final = r'["{}\[\]]|\\.'  # what begins or ends a string, what nests, and what is escaped
 _CLOSERS: Final = {"{": "}", "[": "]"}
+
+
+def blanks(text: str, end: int) -> int:
+    """Number of blanks before a place, as far as they may be held back."""
+    before = text[max(0, end - HELD) : end]
+    return len(before) - len(before.rstrip())
+
+
+def begun(text: str, mark: str) -> int:
+    """The length of the end of a text that may be the beginning of a mark, and of the blanks before it."""
+    size = next((n for n in range(min(len(text), len(mark) - 1), 0, -1) if text.endswith(mark[:n])), 0)
+    return size + blanks(text, len(text) - size)
+
+
+@final
+@dataclass
+class Input:
+    """A text that is read from a place on, and the pieces that come after it."""
+
+    text: str = ""
+    place: int = 0
+    pieces: list[str] = field(default_factory=list)
 
 
 @final
@@ -20,34 +44,54 @@ class Nesting:
 
     Args:
         within: what closes the place, where it is within values.
+        never: no value has this outside of its strings, nor an escape; empty for values that are read in any case. Where a
+            second value begins in a string of the first one, the next such sign ends one of them: two are read at most.
+
+    Attributes:
+        size: characters that are read, up to the end.
+        ends: whether the end is found; None before, and False if there is none.
     """
 
-    def __init__(self, within: str = "", tags: Tags | None = None) -> None:
-        self._closers, self._signs, self._quotes = list(within), _JSON, tuple('"')
+    def __init__(self, within: str = "", tags: Tags | None = None, never: str = "") -> None:
+        self._closers, self._quotes, signs = list(within), tuple('"'), _JSON
         if tags is not None:
-            self._closers, self._signs, self._quotes = [tags.end], tags.signs, tags.quotes
-        self._longest = max(2, *map(len, self._closers), *map(len, self._quotes))
+            self._closers, self._quotes, signs = [tags.end], tags.quotes, tags.signs
+        self._never = never if self._quotes else ""
+        self._signs = re.compile(f"{re.escape(self._never)}|{signs}" if self._never else signs, re.DOTALL)
+        self._longest = max(2, *map(len, (*self._closers, *self._quotes, self._never)))
         self._quote, self._tail = "", ""  # within which the text is, and what may begin a sign
+        self.size = 0
+        self.ends: bool | None = None
 
-    def end(self, text: str, at: int = 0) -> int | None:
-        """Read on from a place; returns where the value ends, or what closes the place, or None at the end of the text."""
+    def read(self, text: str, at: int = 0) -> bool:
+        """Read on from a place, as far as the end; returns whether it is known."""
+        if self.ends is not None:
+            return True
         new, place = self._tail + text[at:], 0
-        while sign := self._signs.search(new, place):
-            place = sign.end()
-            if self._quote:
-                self._quote = "" if sign[0] == self._quote else self._quote
-            elif sign[0][0] == "\\":  # which escapes nothing here
-                place = sign.start() + 1
-            elif sign[0] in self._quotes:
-                self._quote = sign[0]
-            elif sign[0] in _CLOSERS:
-                self._closers.append(_CLOSERS[sign[0]])
-            elif self._closers and sign[0] == self._closers[-1]:
-                self._closers.pop()
-                if not self._closers:
-                    return at + place - len(self._tail)
-        self._tail = new[max(place, len(new) - self._longest + 1) :]
-        return None
+        self.size -= len(self._tail)
+        while self.ends is None and (sign := self._signs.search(new, place)):
+            place = self._take(sign)
+        self._tail = "" if self.ends else new[max(place, len(new) - self._longest + 1) :]
+        self.size += place if self.ends else len(new)
+        return self.ends is not None
+
+    def _take(self, sign: re.Match[str]) -> int:
+        """Take a sign; returns where it ends."""
+        text = sign[0]
+        if self._quote:
+            self._quote = "" if text == self._quote else self._quote
+        elif self._never and (text == self._never or text[0] == "\\"):
+            self.ends = False
+        elif text[0] == "\\":  # which escapes nothing here
+            return sign.start() + 1
+        elif text in self._quotes:
+            self._quote = text
+        elif text in _CLOSERS:
+            self._closers.append(_CLOSERS[text])
+        elif self._closers and text == self._closers[-1]:
+            self._closers.pop()
+            self.ends = True if not self._closers else None
+        return sign.end()
 
 
 def is_object(arguments: str) -> bool:
@@ -58,6 +102,27 @@ def is_object(arguments: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(found, dict)
+
+
+def calls_of(text: str, needing: Set[str]) -> list[tuple[str, str]]:
+    """Names and arguments of the calls in a JSON text; none if it is something else. Functions that need arguments are not
+    called without any."""
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    found = []
+    for one in given if isinstance(given, list) else [given]:
+        one = one["function"] if isinstance(one, dict) and one.get("type") == "function" and "function" in one else one
+        if not isinstance(one, dict) or not isinstance(one.get("name"), str):
+            return []
+        if (arguments := one.get("arguments", one.get("parameters"))) is None:
+            if one["name"] in needing:
+                return []
+            arguments = {}
+        written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        found.append((one["name"], written))
+    return found
 
 
 _WORDS: Final = {"True": True, "False": False, "None": None}
@@ -78,19 +143,19 @@ class Tags:
     end: str
     quotes: tuple[str, ...] = ()
 
-    @cached_property
-    def signs(self) -> re.Pattern[str]:
-        """What ends arguments, or may hide their end."""
+    @property
+    def signs(self) -> str:
+        """A regular expression of what ends arguments, or may hide their end."""
         escapes = [r"\\."] if '"' in self.quotes else []
-        return re.compile("|".join([*map(re.escape, (self.end, *self.quotes)), *escapes]), re.DOTALL)
+        return "|".join([*map(re.escape, (self.end, *self.quotes)), *escapes])
 
 
 def _of_tags(argument: re.Pattern[str], text: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Arguments whose names and values a regular expression finds."""
-    if argument.sub("", text).strip():
-        return None
-    known = schema.get("properties") or {}
-    return {name: _value(written, known.get(name, {})) for name, written in argument.findall(text)}
+    """Arguments whose names and values a regular expression finds one after the other."""
+    known, found, place = schema.get("properties") or {}, {}, 0
+    while one := argument.match(text, place):
+        found[one[1]], place = _value(one[2], known.get(one[1], {})), one.end()
+    return None if text[place:].strip() else found
 
 
 def _of_quotes(text: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -129,9 +194,9 @@ class _Constants(ast.NodeTransformer):
         return ast.Constant(json.loads(node.id)) if node.id in ("true", "false", "null") else node
 
 
-_WORD: Final = re.compile(r'<\|"\|>(.*?)<\|"\|>|"(?:[^"\\]|\\.)*"|[^{}\[\],:"<]+', re.DOTALL)
-_QWEN: Final = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
-_GLM: Final = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+_WORD: Final = re.compile(r'<\|"\|>(.*?)<\|"\|>|"(?:[^"\\]|\\.)*+"?|[^{}\[\],:"<]+', re.DOTALL)
+_QWEN: Final = re.compile(r"\s*+<parameter=([^>\s]++)>\n?(.*?)\n?</parameter>", re.DOTALL)
+_GLM: Final = re.compile(r"\s*+<arg_key>((?>.*?(?=</arg_key>)))</arg_key>\s*+<arg_value>(.*?)</arg_value>", re.DOTALL)
 QWEN: Final = Tags(partial(_of_tags, _QWEN), "</function>")
 """As Qwen3-Coder and Qwen3.5 write them."""
 GLM: Final = Tags(partial(_of_tags, _GLM), "</tool_call>")
