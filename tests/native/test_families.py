@@ -104,7 +104,7 @@ def test_control_the_text_shows_every_setting(kind, change):
 
 @pytest.mark.parametrize(("kind", "settings", "reason"), [
     ("gemma3_text", {"hidden_activation": "gelu"}, "it has no code for hidden_activation 'gelu'"),
-    ("gemma3_text", {"final_logit_softcapping": 0.0}, "it has no code for final_logit_softcapping 0"),
+    ("gemma3_text", {"final_logit_softcapping": 0.0}, "its final_logit_softcapping is 0.0"),
     ("gemma3_text", {"use_bidirectional_attention": True}, "its tokens see later ones"),
     ("gemma4_text", {"use_bidirectional_attention": "all"}, "is_causal=False"),
     ("gemma4_text", {"vocab_size_per_layer_input": 90}, "it reads 97 tokens, and layers have inputs of 90"),

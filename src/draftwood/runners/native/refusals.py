@@ -68,9 +68,6 @@ def why_not_config(config: Any, name: str | None = None) -> str | None:
     for setting, known in _ONLY.items():
         if (value := getattr(config, setting, known)) not in (None, known):
             return f"it has no code for {setting} {value}"
-    for setting in sorted({setting for family in FAMILIES.values() for setting in family.factors.values()}):
-        if getattr(config, setting, None) == 0:
-            return f"it has no code for {setting} 0"  # the engine takes that as none
     if len(getattr(config, "no_rope_layers", None) or range(config.num_hidden_layers)) != config.num_hidden_layers:
         return "its no_rope_layers are more or fewer than its layers"
     if own.shared and not own.ungated and not all(is_sparse(config, number) for number in range(config.num_hidden_layers)):
@@ -86,7 +83,7 @@ def why_not_config(config: Any, name: str | None = None) -> str | None:
 
 
 def why_not_sizes(config: Any, own: Family) -> str | None:
-    """The same of sizes that are no numbers of something, and of rotations; what a model need not have may be 0 or None."""
+    """The same of numbers that are none of their kind; a size that a model need not have may be 0 or None."""
     states = {setting for layer in own.states.values() for setting in layer.facts.values()}
     experts = {"num_experts_per_tok", *(setting for setting in own.experts.values() if isinstance(setting, str))}
     present = (*_SIZES, *(() if own.varied else _HEADS))
@@ -95,8 +92,10 @@ def why_not_sizes(config: Any, own: Family) -> str | None:
         value = getattr(config, setting, None)
         if value is not None and not (isinstance(value, int) and least <= value < most):
             return f"its {setting} is {value!r}"
-    for rotary, (setting, (above, top)) in product(rotary_settings(config), _ROTARY_NUMBERS.items()):
-        value = rotary.get(setting)
+    numbers = [(setting, rotary.get(setting)) for rotary, setting in product(rotary_settings(config), _ROTARY_NUMBERS)]
+    numbers += [(setting, getattr(config, setting, None)) for setting in (own.scale[0], own.epsilon, *own.factors.values())]
+    for setting, value in numbers:
+        above, top = _ROTARY_NUMBERS.get(setting, (0, math.inf))
         if value is not None and not (isinstance(value, int | float) and above < value <= top):
             return f"its {setting} is {value!r}"
     return None
