@@ -18,7 +18,6 @@ from draftwood.cli.group import Commands
         "start": ("benchmarks.commands:start", "Measure time to the first token, and memory."),
         "edits": ("benchmarks.commands:edits", "Write files again with a renamed symbol, as agents edit."),
         "schemas": ("benchmarks.commands:schemas", "Hold grammars against JSON Schema's official test suite."),
-        "inflate": ("benchmarks.commands:inflate", "Write a copy of a model that costs more."),
         "serve-load": ("benchmarks.serving.commands:load", "Measure the server's speed and latencies under load."),
         "serve-soak": ("benchmarks.serving.commands:soak", "Account for many requests with clients that leave."),
         "serve-fuzz": ("benchmarks.serving.commands:fuzz", "Send bodies that are nearly right."),

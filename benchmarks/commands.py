@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from benchmarks.config import CostConfig, DivergenceConfig, EditsConfig, InflateConfig
+from benchmarks.config import CostConfig, DivergenceConfig, EditsConfig
 from benchmarks.never_slower.config import NeverSlowerConfig
 from benchmarks.opening import open_pair, quiet
 from benchmarks.start.config import StartConfig
@@ -107,21 +107,6 @@ def edits(**options: Any) -> None:
     with steps("edits", 5 * config.files) as advance:
         document = measure(config, open_pair(config, "native"), advance)
     _report(config.output, "edits", document, markdown(document))
-
-
-@click.command(name="inflate")
-@dataclass_options(InflateConfig)
-def inflate(**options: Any) -> None:
-    """Write a copy of a Llama model with its scores and a larger model's cost, to measure what a draft would save there.
-
-    Asked by benchmarks/README.md.
-    """
-    from benchmarks.inflate import write_pair
-
-    config = InflateConfig(**options)
-    quiet()
-    for label, folder in write_pair(config):
-        click.echo(f"{folder}: {label}")
 
 
 def _report(folder: Path, name: str, document: dict[str, Any], report: str) -> None:

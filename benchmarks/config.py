@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, final
@@ -104,35 +103,6 @@ class EditsConfig(_OnThisProcessor):
 
     def __post_init__(self) -> None:
         at_least(self, 1, "files", "tokens")
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class InflateConfig:
-    """Which model is grown, how far, and where it goes.
-
-    Raises:
-        ConfigError: a value out of range.
-    """
-
-    target: str | None = setting(None, "Llama model to grow, a folder or a hub name; the bundled target without it")
-    draft: str | None = setting(None, "its draft model, which is copied; that of the bundled pair goes with its target")
-    parameters: str = setting("110M", "parameters of the copy, such as 110M, 410M or 1B")
-    context: int | None = setting(None, "positions of the copies in tokens; by default those of the models")
-    seed: int = setting(0, "seed of the weights that do not matter")
-    out: Path = setting(Path("draftwood-inflated"), "folder for the folders target and draft")
-
-    def __post_init__(self) -> None:
-        self.count()
-        at_least(self, 1, "context")
-
-    def count(self) -> int:
-        """The parameters as a number."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMB]?)", self.parameters)
-        found = round(float(match[1]) * {"": 1, "k": 1e3, "M": 1e6, "B": 1e9}[match[2]]) if match else 0
-        if found < 1:
-            raise ConfigError(f"parameters is {self.parameters!r}: give a number such as 110M, 1B or 110000000")
-        return found
 
 
 @final

@@ -16,7 +16,6 @@ from typing import Any, Final
 import torch
 
 from benchmarks.config import CostConfig
-from benchmarks.inflate import label_of
 from benchmarks.measure import settle
 from benchmarks.record import facts_of, surroundings
 from benchmarks.report import table
@@ -66,7 +65,7 @@ def measure(config: CostConfig, pairs: Mapping[str, Pair], on_step: Callable[[],
         "kind": "cost",
         "config": {name: getattr(config, name) for name in names},
         **surroundings(target.device, load_before),
-        "model": facts_of(model, target.engine) | {"bytes": bytes_of(model), "label": label_of(model) or _file_name(model)},
+        "model": facts_of(model, target.engine) | {"bytes": bytes_of(model), "label": _file_name(model)},
         "bytes_per_second": max(bandwidth(target.device), *(_read_speed(pair) for pair in pairs.values())),
         "milliseconds": results,
         "prompts": {
@@ -112,8 +111,7 @@ def _check_room(config: CostConfig, longest: int | None) -> None:
     if longest is not None and needed > longest:
         raise ConfigError(
             f"context {max(config.context)} with {config.repeats} repeats of up to {max(config.tokens)} tokens needs "
-            f"{needed} positions, but the target has {longest}: give less, or a copy with more (python -m benchmarks "
-            "inflate --context)"
+            f"{needed} positions, but the target has {longest}: give less"
         )
 
 

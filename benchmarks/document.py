@@ -8,7 +8,6 @@ from typing import Any, final
 
 from benchmarks.config import BenchConfig
 from benchmarks.greedy import compare
-from benchmarks.inflate import label_of
 from benchmarks.prompts import Prompt
 from benchmarks.record import facts_of, plain, save, surroundings
 from benchmarks.report import markdown
@@ -94,7 +93,7 @@ def _models(pair: Pair, others: Collection[Pair]) -> dict[str, Any]:
     runners: dict[str, tuple[Any, Any]] = {"target": (pair.model, pair.target), "draft": (pair.draft_model, pair.draft)}
     return {
         name: facts_of(model, " and ".join([runner.engine, *(other.target.engine for other in others)]))
-        | {"attention": getattr(model.config, "_attn_implementation", None), "label": label_of(model)}
+        | {"attention": getattr(model.config, "_attn_implementation", None)}
         for name, (model, runner) in runners.items()
         if runner is not None
     }

@@ -55,11 +55,8 @@ def first_difference(left: Sequence[int], right: Sequence[int]) -> int:
     return next((i for i, (a, b) in enumerate(both) if a != b), min(len(left), len(right)))
 
 
-def top_two_gap(model: Any, tokens: Sequence[int], source: Sequence[int] = ()) -> float:
-    """How far the best score after ``tokens`` is above the second best; ``source`` is what an encoder reads."""
-    read = {"input_ids": source, "decoder_input_ids": tokens} if source else {"input_ids": tokens}
+def top_two_gap(model: Any, tokens: Sequence[int]) -> float:
+    """How far the best score after ``tokens`` is above the second best."""
     with torch.inference_mode():
-        inputs = {name: torch.tensor([list(row)], device=model.device) for name, row in read.items()}
-        scores = model(**inputs).logits[0, -1].float()
-    best = scores.topk(2).values
+        best = model(input_ids=torch.tensor([list(tokens)], device=model.device)).logits[0, -1].float().topk(2).values
     return float(best[0] - best[1])

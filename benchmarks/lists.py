@@ -44,16 +44,16 @@ def chosen(name: str, text: str, known: Collection[str]) -> tuple[str, ...]:
     return listed(name, text, read)
 
 
-def whole_numbers(name: str, text: str, *, minimum: int, example: str) -> tuple[int, ...]:
-    """Entries that all have to be whole numbers of at least ``minimum``.
+def whole_numbers(name: str, text: str, example: str) -> tuple[int, ...]:
+    """Entries that all have to be whole numbers from 1 on.
 
     Raises:
         ConfigError: one that is not.
     """
 
     def read(part: str) -> int:
-        if not part.isdecimal() or int(part) < minimum:
-            raise ConfigError(f"{name} holds {part!r}: give numbers of {minimum} or more, for example {example}")
+        if not part.isdecimal() or int(part) < 1:
+            raise ConfigError(f"{name} holds {part!r}: give numbers of 1 or more, for example {example}")
         return int(part)
 
     return listed(name, text, read)

@@ -93,13 +93,8 @@ def _text(path: Path) -> str:
 
 
 def _first_messages(path: Path) -> Mapping[str, Sequence[str]]:
-    """The first messages of a file or folder, by source."""
-    return {source: [turns[0] for turns in some] for source, some in conversations(path).items()}
-
-
-def conversations(path: Path) -> dict[str, list[list[str]]]:
-    """The messages of every entry of a file, or of all ``.jsonl`` files in a folder, by source. Entries may also have the
-    fields of Spec-Bench or GSM8K.
+    """The first message of every entry of a file, or of all ``.jsonl`` files in a folder, by source. Entries may also have
+    the fields of Spec-Bench or GSM8K.
 
     Raises:
         ConfigError: a file that cannot be read, or a folder without files.
@@ -107,28 +102,28 @@ def conversations(path: Path) -> dict[str, list[list[str]]]:
     files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
     if not files:
         raise ConfigError(f"prompts folder {path} holds no .jsonl file: give a folder that does, or a file of prompts")
-    found: dict[str, list[list[str]]] = {}
+    found: dict[str, list[str]] = {}
     for file in files:
-        for source, turns in _entries(file):
-            found.setdefault(source, []).append(turns)
+        for source, message in _entries(file):
+            found.setdefault(source, []).append(message)
     return found
 
 
-def _entries(path: Path) -> list[tuple[str, list[str]]]:
-    """Source and messages of every line of a file."""
+def _entries(path: Path) -> list[tuple[str, str]]:
+    """Source and first message of every line of a file."""
     if not path.is_file():
         raise ConfigError(f"prompts file {path} does not exist: give JSON lines with 'prompt' and, if wanted, 'source'")
-    found: list[tuple[str, list[str]]] = []
+    found: list[tuple[str, str]] = []
     for number, line in _lines(path.read_text(encoding="utf-8").splitlines()):
         try:
             entry = json.loads(line)
-            turns = [*entry["turns"]] if "turns" in entry else [entry.get("question", entry.get("prompt"))]
+            message = entry["turns"][0] if "turns" in entry else entry.get("question", entry.get("prompt"))
             source = str(entry.get("source", entry.get("category", path.stem)))
         except (ValueError, KeyError, TypeError, AttributeError, IndexError):
-            turns, source = [], ""
-        if not turns or not all(isinstance(turn, str) and turn for turn in turns):
+            message, source = None, ""
+        if not isinstance(message, str) or not message:
             raise ConfigError(f'line {number} of {path} should read {{"prompt": "some text", "source": "a name"}}')
-        found.append((source, turns))
+        found.append((source, message))
     if not found:
         raise ConfigError(f"prompts file {path} holds no prompt")
     return found

@@ -63,7 +63,6 @@ def head(document: dict[str, Any], title: str) -> str:
         f"{part}: {m['type']}, {m['parameters'] / 1e6:.3g} M parameters, {m['dtype']}, "
         + (f"{m['attention']} attention, " if m["attention"] else "")
         + f"run by {m['engine']}"
-        + (f"; {m['label']}" if m.get("label") else "")
         for part, m in document["models"].items()
     ]
     left_out = [f"**left out**: {skipped['method']}, {skipped['why']}" for skipped in document.get("skipped", ())]

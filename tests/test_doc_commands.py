@@ -40,7 +40,6 @@ SHORTER = {  # the longest beginning of a command -> options that make it shorte
     "benchmarks never-slower": SLOWER,
     "benchmarks never-slower --target smollm2": "--help",
     "benchmarks divergence": "--pieces 1 --tokens 4",
-    "benchmarks inflate": "--parameters 12M",
     "benchmarks cost --backend native --target random-1b": "--help",  # a file of 700 MB
     "benchmarks cost": "--tokens 1 --tokens 2 --context 8 --repeats 1 --backend torch",
     "benchmarks start": "--help",  # tests/benchmarks/test_start.py runs it

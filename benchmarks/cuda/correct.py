@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import torch
 
+from benchmarks.batches import batched
 from benchmarks.cuda.models import bundled
 from benchmarks.cuda.plan import Deadline, Plan, TimeIsUp
-from benchmarks.goodness import Goodness
 from benchmarks.greedy import compare
 from benchmarks.prompts import Prompt
-from benchmarks.run import Bench, Log
+from benchmarks.run import Bench, Log, by_prompt
 from benchmarks.settings import OURS, PEERS, plan
 from draftwood.api import Pair
+from draftwood.exactness.goodness import BINS, goodness_of_fit, pit_values, target_distribution
 from draftwood.sampling.rows import Row
+from draftwood.sampling.settings import Sampling
 from draftwood.tune.prompts import built_in
 
 PARENTS: Final = (-1, 0, 0, 1, 1, 2, 3, 5)
 ALLOWED: Final = 1e-3  # of logits in float32, and of the two best logits where greedy texts part
+ENOUGH: Final = 20 * BINS  # tokens; fewer allow no conclusion
 _LEFT_OUT: Final = {"assisted", "prompt-lookup"}
 
 
@@ -30,7 +34,7 @@ def run(wanted: Plan, deadline: Deadline) -> dict[str, Any]:
     prompts = prompts_for(pair, wanted.batches[-1])
     log, complete = _texts(pair, prompts, wanted, deadline)
     greedy = compare(pair.model, prompts, log)
-    sampled = Goodness(pair=pair, prompts=prompts, seed=0).verdicts(log)
+    sampled = goodness(pair, prompts, log)
     gaps = [found["gap"] for one in greedy for found in one["differing"]]
     exact = [one["exact"] for one in sampled if one["exact"] is not None]
     return {
@@ -44,6 +48,25 @@ def run(wanted: Plan, deadline: Deadline) -> dict[str, Any]:
         "greedy": greedy,
         "sampled": sampled,
     }
+
+
+def goodness(pair: Pair, prompts: Sequence[Prompt], log: Log) -> list[dict[str, Any]]:
+    """Goodness of fit of the sampled texts to the target's distribution, by setting and temperature, as in ``draftwood
+    check``; without figures where there were too few tokens."""
+    found, generator = [], torch.Generator().manual_seed(0)
+    for (setting, temperature), repeats in zip(log.cases, log.samples, strict=True):
+        batches, sampling = batched(prompts, setting.batch), Sampling(temperature=temperature)
+        texts = [(list(prompts[p].tokens), new) for one in repeats for p, new in by_prompt(one, batches).items() if new]
+        if temperature == 0 or not texts:
+            continue
+        values = []
+        for read, tokens in texts:
+            logp = target_distribution(pair, read, tokens, sampling)
+            values.append(pit_values(logp, pair, read, tokens, sampling, generator))
+        pit = torch.cat(values)
+        report = asdict(goodness_of_fit(pit)) if len(pit) >= ENOUGH else {"tokens": len(pit), "exact": None}
+        found.append({"setting": setting.name, "batch": setting.batch, "temperature": temperature, **report})
+    return found
 
 
 def prompts_for(pair: Pair, count: int) -> list[Prompt]:

@@ -64,7 +64,7 @@ class NeverSlowerConfig(Models):
 
     def batch_sizes(self) -> tuple[int, ...]:
         """Texts of a batch."""
-        return whole_numbers("batch", self.batch, minimum=1, example="1,4,8")
+        return whole_numbers("batch", self.batch, "1,4,8")
 
     def grammar(self) -> Grammar | None:
         """What all texts follow, if anything."""

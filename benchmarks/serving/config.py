@@ -59,7 +59,7 @@ class LoadConfig:
 
     def levels(self) -> tuple[int, ...]:
         """Numbers of clients."""
-        return whole_numbers("concurrency", self.concurrency, minimum=1, example="1,8")
+        return whole_numbers("concurrency", self.concurrency, "1,8")
 
     def heat(self) -> tuple[float, ...]:
         """Temperatures."""

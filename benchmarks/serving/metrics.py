@@ -25,7 +25,6 @@ class Counts:
         ended, cancelled, failed: since its start: with a finish reason, without a client, with an error.
         running, waiting: now.
         failed_rounds: rounds that raised an error, since its start.
-        generated, drafts: written tokens, and drafts of one text and round, since its start.
     """
 
     ended: int = 0
@@ -34,8 +33,6 @@ class Counts:
     running: int = 0
     waiting: int = 0
     failed_rounds: int = 0
-    generated: int = 0
-    drafts: int = 0
 
     @property
     def taken(self) -> int:
@@ -51,8 +48,6 @@ class Counts:
             running=self.running,
             waiting=self.waiting,
             failed_rounds=self.failed_rounds - before.failed_rounds,
-            generated=self.generated - before.generated,
-            drafts=self.drafts - before.drafts,
         )
 
 
@@ -63,8 +58,6 @@ _NAMES: Final = {
     "num_requests_running": "running",
     "num_requests_waiting": "waiting",
     "round_failure_total": "failed_rounds",
-    "generation_tokens_total": "generated",
-    "spec_decode_num_drafts_total": "drafts",
 }
 
 

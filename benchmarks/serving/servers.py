@@ -47,13 +47,12 @@ class Server:
 
 
 @contextmanager
-def serving(served: Served, *more: str, command: Sequence[str] = ("serve",)) -> Iterator[Server]:
+def serving(served: Served, *more: str) -> Iterator[Server]:
     """The server of a benchmark; ends with the context if it was started here.
 
     Args:
         served: models, or the address of a running server.
         more: further options of the command.
-        command: of ``draftwood``.
 
     Raises:
         ConfigError: it does not start, or does not answer.
@@ -61,7 +60,7 @@ def serving(served: Served, *more: str, command: Sequence[str] = ("serve",)) -> 
     if served.url is not None:
         yield running(served.url)
         return
-    with launched([sys.executable, "-m", "draftwood", *command, *model_options(served), *more]) as found:
+    with launched([sys.executable, "-m", "draftwood", "serve", *model_options(served), *more]) as found:
         yield found
 
 

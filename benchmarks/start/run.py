@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import torch
 
-from benchmarks.inflate import LABEL
 from benchmarks.record import machine_lines, plain, surroundings
 from benchmarks.report import spread_cell, table
 from benchmarks.settings import PACKAGES
@@ -82,7 +81,6 @@ def measure(config: StartConfig, on_step: Callable[[], object]) -> dict[str, Any
         model = load_model(str(target), LoadOptions(), torch.device("cpu"), getattr(torch, dtype))
         described = {
             "parameters": sum(count for count, _ in weight_sizes(model)),
-            "label": getattr(model.config, LABEL, None),
             "dtype": dtype,
         }
         jobs, skipped = _jobs(config, job, Path(folder), model)
@@ -182,7 +180,7 @@ def markdown(document: dict[str, Any]) -> str:
     """The report, a function of the document alone."""
     config, model = document["config"], document["model"]
     lines = [
-        f"* {model['label'] or 'target'}: {model['parameters'] / 1e6:.3g} M parameters, {model['dtype']}; "
+        f"* target: {model['parameters'] / 1e6:.3g} M parameters, {model['dtype']}; "
         f"a prompt of {len(prompt(config['prompt_words']).split())} words, {config['max_new_tokens']} new tokens, batch 1; "
         f"{config['repeats']} repeats",
         *machine_lines(document, *(f"**left out**: {one['system']}, {one['why']}" for one in document["skipped"])),

@@ -22,7 +22,7 @@ def test_the_forwards_are_those_that_were_asked_for(pair):
     finally:
         hook.remove()
     assert sizes == [11, 2, 4, *[2, 2, 4, 4] * 3]  # each that is timed is behind one of its own size
-    with pytest.raises(ConfigError, match="python -m benchmarks inflate"):
+    with pytest.raises(ConfigError, match="but the target has 160: give less"):
         cost.measure(CostConfig(context=(150,)), {"torch": pair}, lambda: None)
 
 
@@ -34,7 +34,7 @@ def test_the_table_says_how_many_times_one_token_it_takes():
     document = {
         "config": {"tokens": [1, 3], "context": [64], "repeats": 5, "prompt": 60}, "versions": {"torch": "x"},
         "machine": {"cpu": "c", "accelerator": None, "cores": 2, "torch_threads": 2},
-        "model": {"parameters": 25_000_000, "bytes": 100_000_000, "dtype": "float32", "label": "cost-inflated copy of x"},
+        "model": {"parameters": 25_000_000, "bytes": 100_000_000, "dtype": "float32", "label": "x.gguf"},
         "bytes_per_second": 1e10, "milliseconds": times, "prompts": {"torch": [20.0, 30.0, 40.0]}, "llama.cpp": None,
     }  # fmt: skip
     assert cost.limit(document) == pytest.approx(10.0)

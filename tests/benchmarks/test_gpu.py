@@ -11,8 +11,10 @@ import torch
 
 from benchmarks import gpu
 from benchmarks.cuda import correct, speed
+from benchmarks.cuda.models import inflated
 from benchmarks.cuda.plan import SMALL
 from tests.benchmarks.tiny import made_up_sample
+from tests.differences import difference
 
 PROGRAM = Path(gpu.__file__)
 MISSING = ("jaxtyping", "click", "rich", "accelerate", "beartype")
@@ -95,6 +97,21 @@ def test_a_tree_whose_nodes_read_their_siblings_is_seen(pair, monkeypatch):
     see_all = lambda tokens, depths, sees: extend(tokens, depths, torch.ones_like(sees).tril())  # noqa: E731
     monkeypatch.setattr(pair.target, "extend", see_all)
     assert correct.tree_logits(pair) > 1e-2
+
+
+def test_an_inflated_model_costs_more_and_has_the_same_scores(pair):
+    model, tokens = pair.target.model, torch.arange(40)[None]
+    grown = inflated(model, 30_000_000)
+    assert (len(grown.model.layers), grown.num_parameters()) == (5, pytest.approx(30_000_000, rel=0.01))
+
+    def off():
+        with torch.inference_mode():
+            return difference(*(one(tokens).logits.double() for one in (model, grown)))
+
+    assert off() < 1e-4
+    with torch.no_grad():
+        grown.model.layers[3].mlp.down_proj.weight[3] = 1.0  # control: it writes what is to change nothing
+    assert off() > 1e-2
 
 
 def test_seconds_of_a_round_are_those_of_whole_calls():
