@@ -10,15 +10,13 @@ import torch
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.proposed import ProposedChains
 from draftwood.engine.decode import Decoder
-from draftwood.engine.requests import Request
 from draftwood.exactness.tape import total_variation
 from draftwood.runners.backends import VARIABLE
 from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.settings import Sampling
-from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
-from tests.helpers import sampler_of, tiny_runner
+from tests.helpers import sampler_of
 from tests.ladder.test_rung3_tape import EXACT, engine_distribution
 from tests.tables import TableRunner
 
@@ -49,17 +47,6 @@ def test_the_code_runs_and_drafts_something(page):
 
 def drafters(page, draft):
     return [LevelDrafter(draft, page.Tapering(3)), ProposedChains("bigrams", page.Bigrams, length=4)]
-
-
-@pytest.mark.parametrize("which", [0, 1])
-def test_texts_at_temperature_0_and_with_coupled_noise_are_those_of_plain_decoding(page, which):
-    requests = [Request(prompt=[row, 1, row, 1], seed=row) for row in range(3)]
-    for verifier, temperature in ((Greedy(), 0.0), (Coupled(), 1.0)):
-        texts = []
-        for drafter in (None, drafters(page, tiny_runner(VOCAB, 2))[which]):
-            results = Decoder(tiny_runner(VOCAB, 1), drafter, verifier).generate(requests, Sampling(temperature=temperature))
-            texts.append([result.token_ids for result in results])
-        assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -263,15 +263,16 @@ def test_one_seed_gives_one_text(name):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_sampled_texts_have_the_settings_of_generate(name):
+def test_every_sampled_row_is_the_text_of_its_own_prompt_settings_and_seed(name):
     """As the Python interface with these numbers, whose distribution is that of generate (tests/api, the ladder)."""
-    sampling = Sampling(temperature=0.8, top_k=20, repetition_penalty=1.1)
-    pair, limits = Pair(target(), other(), None), Limits(max_new_tokens=NEW)
-    for seed in range(3):
-        made = recipe(other(), method=METHODS[name], seed=seed)
-        text = ours(target(), made, {"input_ids": torch.tensor([[5, 6, 7]])}, **SAMPLED)[0, 3:].tolist()
-        wanted = pair.generate([5, 6, 7], method=METHODS[name], sampling=sampling, seed=seed, limits=limits)
-        assert text == list(wanted.token_ids)
+    batch, settings = ragged(4), {**SAMPLED, "repetition_penalty": 1.0}  # transformers 5.5 penalises padding too
+    together = ours(target(), recipe(other(), method=METHODS[name], seed=3), batch, **settings)
+    pair, sampling, limits = Pair(target(), other(), None), Sampling(temperature=0.8, top_k=20), Limits(max_new_tokens=NEW)
+    for row, mask in enumerate(batch["attention_mask"].bool()):
+        prompt, text = batch["input_ids"][row][mask].tolist(), together[row, batch["input_ids"].shape[1] :].tolist()
+        wanted = pair.generate(prompt, method=METHODS[name], sampling=sampling, seed=3 + row, limits=limits).token_ids
+        assert wanted
+        assert text == [*wanted, *[PAD] * (len(text) - len(wanted))]  # an end of text may come early
 
 
 def test_without_a_seed_torchs_generator_decides():
@@ -289,20 +290,6 @@ def test_greedy_decoding_leaves_torchs_generator_alone():
     before = torch.get_rng_state()
     ours(target(), recipe(other()))
     assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize("name", ["rsd-s", "shared-noise"])
-def test_a_row_does_not_depend_on_its_neighbours(name):
-    batch, settings = ragged(4), {**SAMPLED, "repetition_penalty": 1.0}  # transformers 5.5 penalises padding too
-    together = ours(target(), recipe(other(), method=METHODS[name], seed=3), batch, **settings)
-    for row, mask in enumerate(batch["attention_mask"].bool()):
-        ids = {"input_ids": batch["input_ids"][row][mask].unsqueeze(0)}
-        ids["attention_mask"] = torch.ones_like(ids["input_ids"])
-        alone = ours(target(), recipe(other(), method=METHODS[name], seed=3 + row), ids, **settings)
-        text, other_text = alone[0, ids["input_ids"].shape[1] :], together[row, batch["input_ids"].shape[1] :]
-        assert len(text) > 0
-        assert torch.equal(other_text[: len(text)], text)
-        assert (other_text[len(text) :] == PAD).all()  # an end of text may come early
 
 
 def test_several_texts_of_one_prompt():
