@@ -53,7 +53,8 @@ def run(wanted: Plan, deadline: Deadline) -> dict[str, Any]:
 def goodness(pair: Pair, prompts: Sequence[Prompt], log: Log) -> list[dict[str, Any]]:
     """Goodness of fit of the sampled texts to the target's distribution, by setting and temperature, as in ``draftwood
     check``; without figures where there were too few tokens."""
-    found, generator = [], torch.Generator().manual_seed(0)
+    found: list[dict[str, Any]] = []
+    generator = torch.Generator().manual_seed(0)
     for (setting, temperature), repeats in zip(log.cases, log.samples, strict=True):
         batches, sampling = batched(prompts, setting.batch), Sampling(temperature=temperature)
         texts = [(list(prompts[p].tokens), new) for one in repeats for p, new in by_prompt(one, batches).items() if new]
