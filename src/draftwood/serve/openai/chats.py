@@ -103,12 +103,9 @@ class Chats:
         return Reading(
             thinks=thinks,
             thinking=marks or THINK,
-            channels=self._channels,
             continues=bool(body.continue_final_message),
             form=form,
-            names=frozenset(tool.function.name for tool in tools),
             schemas={tool.function.name: tool.function.parameters or {} for tool in tools},
-            needing=frozenset(tool.function.name for tool in tools if (tool.function.parameters or {}).get("required")),
             one=body.parallel_tool_calls is False,
             whole=whole,
             shown=frozenset(self._special[sign] for sign in signs if sign in self._special),

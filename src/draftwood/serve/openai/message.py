@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from draftwood.core.token_texts import TokenTexts
 from draftwood.serve.decoding.jobs import TextDelta
+from draftwood.serve.openai.formats import Thinking
 from draftwood.serve.openai.reading import Arguments, CallReader, Kind, New, Part, Reading, Thought
 from draftwood.serve.openai.tagged import HELD, Nesting, begun, blanks, is_object
 
@@ -35,10 +36,9 @@ class ChannelReader:
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self._kind: Literal["header", "thought", "content", "call", "none"] = "content" if reading.continues else "header"
+        self._kind: Literal["header", "thought", "content", "call"] = "content" if reading.continues else "header"
         self.unread, self.open = "", False
         self._call, self._pieces = Part(kind="call"), list[str]()  # the last one, and its arguments where it comes whole
-        self._count = 0  # of calls, those that are left out included
         self._nesting = Nesting()
         self._found: list[New] = []
 
@@ -65,20 +65,16 @@ class ChannelReader:
             self.unread = "" if last else self.unread  # a header that is cut says nothing
             return False
         self.unread, to, channels = rest, _TO.search(head), _CHANNEL.findall(head)
-        if to is not None and to[1] in self._reading.names:
-            self._begin(Part(kind="call", name=to[1]))
+        if to is not None and to[1] in self._reading.schemas:
+            self._kind, self._call = "call", Part(kind="call", name=to[1])
+            self._pieces, self._nesting = [], Nesting()
+            if not self._reading.whole:
+                self._found.append(self._call)
+                self.open = True
         else:
             thinks = channels[-1:] == ["analysis"] and self._reading.thinks is not None
             self._kind = "thought" if thinks else "content"
         return True
-
-    def _begin(self, call: Part) -> None:
-        self._count += 1
-        kept = self._count == 1 or not self._reading.one
-        self._kind, self._call, self._pieces, self._nesting = ("call" if kept else "none"), call, [], Nesting()
-        if kept and not self._reading.whole:
-            self._found.append(call)
-            self.open = True
 
     def _read_body(self, *, last: bool) -> bool:
         """Read on to the end of a message; true if there is more."""
@@ -90,7 +86,7 @@ class ChannelReader:
         body = text[:end]
         if self._kind == "call":
             self._read_arguments(body, ended=bool(mark) or last)
-        elif body and self._kind != "none":
+        else:
             self._found.append(Thought(body) if self._kind == "thought" else body)
         self.unread = text[end + (len(mark) if mark in _ENDS else 0) :]
         if mark:
@@ -103,8 +99,7 @@ class ChannelReader:
             if ended and (written := "".join(self._pieces)):
                 self._found += [self._call, Arguments(written)] if is_object(written) else [written]
             return
-        if body:
-            self._found.append(Arguments(body))
+        self._found.append(Arguments(body))
         if self._nesting.read(body):
             self.open = False
 
@@ -125,15 +120,14 @@ class AnswerReader:
     """
 
     def __init__(self, reading: Reading) -> None:
-        self._form = reading.form
-        self._thoughts = _Thoughts(reading)
+        self._form, self._one = (form := reading.form), reading.one
         self._reader: CallReader | ChannelReader | None = None
-        if reading.channels:
-            self._reader = ChannelReader(reading)
-        elif reading.form is not None:
-            self._reader = CallReader(reading)
+        if form is not None:
+            self._reader = ChannelReader(reading) if form.channels else CallReader(reading, form)
+        self._thoughts = _Thoughts(reading.thinking, None if form is not None and form.channels else reading.thinks)
         self.parts: list[Part] = []
         self._calls = 0
+        self._leaves_out: bool | None = None  # the last call; None before the first
 
     def read(self, text: str, *, last: bool = False) -> Iterator[New]:
         """What is new of the answer, for :meth:`take`; with ``last`` the text ends."""
@@ -142,9 +136,15 @@ class AnswerReader:
             ends = last and at + _LONGEST >= len(text)
             thought, rest = self._thoughts.push(text[at : at + _LONGEST], last=ends)
             found += [Thought(thought), *([rest] if self._reader is None else self._reader.push(rest, last=ends))]
-        for kind, group in groupby((one for one in found if one), type):
+        for kind, group in groupby(filter(self._keeps, found), type):
             new = list(group)
             yield from ["".join(map(str, new))] if kind is str else new
+
+    def _keeps(self, new: New) -> bool:
+        """Whether there is anything that is no part of a call that is left out."""
+        if isinstance(new, Part):
+            self._leaves_out = self._one and self._leaves_out is not None
+        return bool(new) and not (self._leaves_out and _KINDS.get(type(new), "call") == "call")
 
     def take(self, new: New) -> Iterator[tuple[Part, str]]:
         """The part that grows by what is new, and its next piece; a part that begins comes with an empty one first."""
@@ -162,7 +162,7 @@ class AnswerReader:
     @property
     def in_call(self) -> bool:
         """Whether the arguments of the last call have not ended."""
-        return self._reader is not None and self._reader.open
+        return self._reader is not None and self._reader.open and not self._leaves_out
 
     def push(self, text: str, *, last: bool = False) -> list[Delta]:
         """Read on; returns what is new as OpenAI streams it."""
@@ -206,38 +206,37 @@ class ThoughtTokens:
     """Counts the tokens of the reasoning of a text that grows, with its marks."""
 
     def __init__(self, reading: Reading, texts: TokenTexts) -> None:
-        self._texts, self._open, self._begun = texts, reading.thinks is not None, bool(reading.thinks)
-        self._marks = reading.thinking.begin.encode(), reading.thinking.end.encode()
-        self._tail, self._read = b"", 0
+        self._texts, self._thoughts, self._read = texts, _Thoughts(reading.thinking, reading.thinks), 0
 
     @property
     def count(self) -> int:
-        return self._read if self._begun else 0
+        return self._read if self._thoughts.begun else 0
 
     def push(self, tokens: Sequence[int]) -> None:
         """Count the next tokens of the text."""
-        begin, end = self._marks
-        for token in tokens if self._open else ():
-            self._tail, self._read = self._tail + self._texts.bytes_of(token), self._read + 1
-            if not self._begun:
-                self._tail = self._tail.lstrip()
-                self._begun, self._open = self._tail.startswith(begin), begin.startswith(self._tail[: len(begin)])
-            if not self._open or (self._begun and end in self._tail):
-                self._open = False
-                return
-            self._tail = self._tail[1 - len(end) :] if self._begun else self._tail
+        for token in tokens:
+            if not self._thoughts.ended:
+                self._thoughts.push(self._texts.text_of(token), last=False)
+                self._read += 1
 
 
 @final
 class _Thoughts:
-    """Splits the reasoning off a text that grows."""
+    """Splits the reasoning off a text that grows; it begins within it, with its mark, or without (None).
 
-    def __init__(self, reading: Reading) -> None:
-        self._begin, self._end, _ = reading.thinking
-        thinks = None if reading.channels else reading.thinks
+    Attributes:
+        begun: there is one.
+    """
+
+    def __init__(self, marks: Thinking, thinks: bool | None) -> None:
+        self._begin, self._end, _ = marks
         states: dict[bool | None, Literal["begins", "blank", "over"]] = {None: "over", False: "begins", True: "blank"}
         self._state: Literal["begins", "blank", "thinks", "ends", "over"] = states[thinks]
-        self._held = ""
+        self._held, self.begun = "", bool(thinks)
+
+    @property
+    def ended(self) -> bool:
+        return self._state in ("ends", "over")
 
     def push(self, text: str, *, last: bool) -> tuple[str, str]:
         """What is new of the reasoning, and of what comes after it."""
@@ -248,8 +247,8 @@ class _Thoughts:
             if few and not inner.startswith(self._begin) and self._begin.startswith(inner) and not last:
                 self._held = text
                 return "", ""
-            begins = few and inner.startswith(self._begin)
-            self._state, text = ("blank", inner.removeprefix(self._begin)) if begins else ("over", text)
+            self.begun = few and inner.startswith(self._begin)
+            self._state, text = ("blank", inner.removeprefix(self._begin)) if self.begun else ("over", text)
         if self._state == "blank" and (text := text.lstrip()):
             self._state = "thinks"
         if self._state == "thinks":

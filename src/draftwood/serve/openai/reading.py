@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias, final
@@ -62,12 +62,9 @@ class Reading:
     Attributes:
         thinks: whether an answer begins within the reasoning; None where reasoning is not split off.
         thinking: the marks of the reasoning.
-        channels: answers are in channels.
         continues: an answer goes on with a message that the request has begun.
         form: of the calls; None where nothing is called.
-        names: of the functions.
-        schemas: of the functions' arguments, by name.
-        needing: functions with required arguments: without any, nothing is called.
+        schemas: of the functions' arguments, by name. Without those that are required nothing is called.
         one: calls after the first one are left out.
         whole: calls come when they have ended. What never ends, or has arguments that are no object, is content.
         shown: special tokens whose names are part of what is read.
@@ -75,12 +72,9 @@ class Reading:
 
     thinks: bool | None = None
     thinking: Thinking = THINK
-    channels: bool = False
     continues: bool = False
     form: ToolFormat | None = None
-    names: frozenset[str] = frozenset()
     schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    needing: frozenset[str] = frozenset()
     one: bool = False
     whole: bool = False
     shown: frozenset[int] = frozenset()
@@ -97,29 +91,24 @@ class CallReader:
         open: the arguments of the last call have not ended.
     """
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
+    def __init__(self, reading: Reading, form: ToolFormat) -> None:
+        self._reading, self._form = reading, form
         self._input = Input()
         self._at = 0  # the place behind which a call may begin
-        self.open = self._last = self._said = False
+        self.open = self._said = False
         self._step: Callable[[], bool] = self._read_content  # reads on, and returns whether there may be more
-        self._count = 0  # of calls, those that are left out included
-        self._names: Set[str] | None = None  # of the functions that may be called here; None for all
+        self._called = False
+        self._names: Collection[str] | None = None  # of the functions that may be called here; None for all
         self._nesting = Nesting()  # of what is read on
         self._value: tuple[int, Nesting] | None = None  # whose end decides, and where it begins behind what is read
         self._found: list[New] = []
-
-    @property
-    def _form(self) -> ToolFormat:
-        assert self._reading.form is not None  # else nothing is called
-        return self._reading.form
 
     def push(self, text: str, *, last: bool) -> list[New]:
         self._input.pieces.append(text)
         waits = self._value is not None and not last and len(self._input.text) - self._input.place > self._value[0] + HELD
         if waits and self._value is not None and not self._value[1].read(text):
             return []
-        self._input.text, self._last = "".join([self._input.text[self._input.place :], *self._input.pieces]), last
+        self._input.text, self._input.last = "".join([self._input.text[self._input.place :], *self._input.pieces]), last
         self._at, self._input.place, self._input.pieces = max(0, self._at - self._input.place), 0, []
         while self._step():
             pass
@@ -144,11 +133,11 @@ class CallReader:
         mark = "" if bare else form.mark
         place = text.find(mark, max(self._at, begin))
         if place < 0:
-            held = blanks(text, len(text)) if self._count else 0  # blanks after a call are none
-            self._say(len(text) - (held if self._last else begun(text[begin:], mark)))
+            held = blanks(text, len(text)) if self._called else 0  # blanks after a call are none
+            self._say(len(text) - (held if self._input.last else begun(text[begin:], mark)))
             return False
         self._say(place - blanks(text, place))
-        self._names = self._reading.names if bare else None
+        self._names = self._reading.schemas if bare else None
         found = self._read_call(place + len(mark))
         if found is False:
             self._at, self._value = max(self._at, place + (len(mark) or 1)), None
@@ -170,13 +159,13 @@ class CallReader:
             value = self._read_value(at)
             if value.ends:
                 return self._read_list(at, at + value.size)
-            return False if self._last or value.ends is False else None
+            return False if self._input.last or value.ends is False else None
         return None if self._may_begin(at) else False
 
     def _may_begin(self, at: int) -> bool:
         """Whether what comes from a place on may become a head."""
         return (
-            not self._last
+            not self._input.last
             and len(self._input.text) < at + HELD
             and self._form.begun.fullmatch(self._input.text, at) is not None
         )
@@ -186,13 +175,14 @@ class CallReader:
         begin, given = head.end(), head.groupdict()
         if self._reading.whole:
             value = self._read_value(begin)
-            if value.ends is None and not self._last:
+            if value.ends is None and not self._input.last:
                 return None
             if not value.ends or not is_object(self._input.text[begin : begin + value.size]):
                 return False
-        self._begin(call)
+        self._found.append(call)
         self._drop(begin - self._input.place)
-        self.open, self._nesting = self._kept or self.open, Nesting()
+        self._called = self.open = True
+        self._nesting = Nesting()
         self._step = partial(self._read_arguments, "}" * (bool(given.get("name")) + bool(given.get("around"))))
         return True
 
@@ -204,32 +194,32 @@ class CallReader:
             return None if self._may_begin(at) else False
         begin, name = head.end(), head["bare"]
         value = self._read_value(begin, tags)
-        if value.ends is None and not self._last:
+        if value.ends is None and not self._input.last:
             return None
         end = begin + value.size
-        found = tags.arguments_of(text[begin : end - len(tags.end)], reading.schemas.get(name, {})) if value.ends else None
+        schema = reading.schemas.get(name, {})
+        found = tags.arguments_of(text[begin : end - len(tags.end)], schema) if value.ends else None
         written = json.dumps(found, ensure_ascii=False)
-        if found is None or (not found and name in reading.needing) or not is_object(written):
+        if found is None or (not found and schema.get("required")) or not is_object(written):
             if not tags.quotes:  # all that begin within it fail alike, but for the last
                 self._at = text.rfind(form.mark, at, end)
             return False
-        self._begin(Part(kind="call", name=name))
-        self._grow(written)
-        self._drop(end - self._input.place)
-        self._step = self._read_close
-        return True
+        return self._take([(name, written)], end)
 
     def _read_list(self, at: int, end: int) -> bool:
         """Read a value that has ended, with one call or several."""
-        calls = calls_of(self._input.text[at:end], self._reading.needing)
+        calls = calls_of(self._input.text[at:end], self._reading.schemas)
         known = self._names is None or all(name in self._names for name, _ in calls)
         if not calls or not known or (self._reading.whole and not all(is_object(arguments) for _, arguments in calls)):
             return False
+        return self._take(calls, end)
+
+    def _take(self, calls: list[tuple[str, str]], end: int) -> bool:
+        """Take calls that end at a place, by names and arguments."""
         for name, arguments in calls:
-            self._begin(Part(kind="call", name=name))
-            self._grow(arguments)
+            self._found += [Part(kind="call", name=name), Arguments(arguments)]
         self._drop(end - self._input.place)
-        self._step = self._read_close
+        self._called, self._step = True, self._read_close
         return True
 
     def _read_value(self, at: int, tags: Tags | None = None) -> Nesting:
@@ -240,40 +230,15 @@ class CallReader:
         self._value[1].read(self._input.text, at + self._value[1].size)
         return self._value[1]
 
-    @property
-    def _kept(self) -> bool:
-        """Whether the last call is no call that is left out."""
-        return self._count == 1 or not self._reading.one
-
-    def _begin(self, call: Part) -> None:
-        self._count += 1
-        if self._kept:
-            self._found.append(call)
-
-    def _grow(self, text: str) -> None:
-        if text and self._kept:
-            self._found.append(Arguments(text))
-
-    def _read_on(self) -> tuple[str, bool]:
-        """The next characters as far as what is read on ends, and whether it does."""
-        before = self._nesting.size
-        ends = self._nesting.read(self._input.text, self._input.place)
-        return self._drop(self._nesting.size - before), ends
-
     def _read_arguments(self, closers: str) -> bool:
-        """The arguments of a call; the objects around them end later, with these signs."""
-        text, ends = self._read_on()
-        self._grow(text)
+        """Read the arguments of a call on, and then the objects around them, which end with these signs."""
+        before, ends = self._nesting.size, self._nesting.read(self._input.text, self._input.place)
+        text = self._drop(self._nesting.size - before)
+        if self.open:
+            self._found.append(Arguments(text))
         if ends:
+            self._step = self._step if self.open and closers else self._read_close
             self.open, self._nesting = False, Nesting(closers)
-            self._step = self._read_object if closers else self._read_close
-        return ends
-
-    def _read_object(self) -> bool:
-        """The rest of the object of a call."""
-        _, ends = self._read_on()
-        if ends:
-            self._step = self._read_close
         return ends
 
     def _read_close(self) -> bool:
@@ -287,7 +252,7 @@ class CallReader:
                 return bool(found)
         close = form.close.removeprefix("" if text.startswith("]", self._input.place) else "]")
         rest = text[self._input.place : self._input.place + len(close)]
-        if close.startswith(rest) and (shown is None or rest != close) and not self._last:
+        if close.startswith(rest) and (shown is None or rest != close) and not self._input.last:
             return False
         self._drop(len(rest) if close.startswith(rest) else 0)
         self._at, self._step = 0, self._read_content

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, final
@@ -35,6 +35,7 @@ class Input:
 
     text: str = ""
     place: int = 0
+    last: bool = False
     pieces: list[str] = field(default_factory=list)
 
 
@@ -104,7 +105,7 @@ def is_object(arguments: str) -> bool:
     return isinstance(found, dict)
 
 
-def calls_of(text: str, needing: Set[str]) -> list[tuple[str, str]]:
+def calls_of(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Names and arguments of the calls in a JSON text; none if it is something else. Functions that need arguments are not
     called without any."""
     try:
@@ -117,7 +118,7 @@ def calls_of(text: str, needing: Set[str]) -> list[tuple[str, str]]:
         if not isinstance(one, dict) or not isinstance(one.get("name"), str):
             return []
         if (arguments := one.get("arguments", one.get("parameters"))) is None:
-            if one["name"] in needing:
+            if schemas.get(one["name"], {}).get("required"):
                 return []
             arguments = {}
         written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
