@@ -218,7 +218,7 @@ def test_log_probabilities_of_calls_and_reasoning_make_no_text():
     for part in (Part(kind="call", name="f"), Arguments("{}"), Thought("a"), "a"):
         list(made.take(part, logprobs))
     assert [(part.kind, len(part.logprobs)) for part in made.parts] == [("call", 0), ("reasoning", 0), ("text", 1)]
-    made._reader = reader = AnswerReader(Reading(form=FORMATS["hermes"], names=frozenset("f")))
+    made._reader = reader = AnswerReader(Reading(form=FORMATS["hermes"], schemas={"f": {}}))
     for text in ('<tool_call>{"name": "f", "arguments": {"a": "', "", '"}}</tool_call>'):
         for new in [*reader.read(text)] or [""]:
             list(made.take(new, logprobs))
@@ -440,6 +440,8 @@ def test_errors_have_the_shape_of_their_interface_which_the_document_describes(c
     check(client.get(path), 405, "there is no")
     if path in (CHAT, RESPONSES, MESSAGES_ROUTE):
         check(client.post(path, json={"model": "tiny"}), 400, "is missing")
+    if path in (OLLAMA, GENERATE):
+        check(client.post(path, json={**body, "options": {"num_predict": "x"}}), 400, "num_predict is 'x'")
     if path == MESSAGES_ROUTE:
         error = client.post(path, json={**body, "model": "none"}).json()
         assert (error["type"], error["error"]["type"]) == ("error", "not_found_error")

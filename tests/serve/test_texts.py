@@ -185,15 +185,15 @@ def test_forms_in_the_words_of_vllm_and_llama_cpp(client, fields, pattern):
     ({"guided_choice": []}, "guided_choice", "at least 1"),
     ({"grammar": "root ::= ("}, "grammar", "is no GBNF"),
     ({"grammar": "root ::= " + "(" * 100_000}, "grammar", "is no GBNF"),
-    ({"guided_json": "{"}, None, "JSON"),
-    ({"regex": "("}, None, "regular expression"),
-    ({"grammar": "start: ("}, None, "Lark grammar"),
+    ({"guided_json": "{"}, "guided_json", "JSON"),
+    ({"regex": "("}, "regex", "regular expression"),
+    ({"grammar": "start: ("}, "grammar", "Lark grammar"),
     ({"regex": "a", "grammar": 'start: "a"'}, "grammar", "both regex and grammar"),
     ({"response_format": {"type": "json_object"}, "regex": "a"}, "regex", "both response_format and regex"),
     ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema"),
     ({"response_format": {"type": "yaml"}}, "response_format", "yaml"),
-    ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": False}}}, None, "JSON schema"),
-    ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": 1}}}}, None, "JSON"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": False}}}, "response_format", "JSON"),
+    ({"json_schema": {"type": 1}}, "json_schema", "JSON"),
 ])  # fmt: skip
 def test_what_is_no_grammar_is_refused(client, fields, param, says):
     error = refused(client, chat(**fields))

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from draftwood import __version__
@@ -70,7 +70,8 @@ class Routes:
             try:
                 return await self._answered(request, made.path, made.chat, made)
             except ApiError as error:
-                error.param = made.names.get(error.param or "", error.param)
+                name = made.names.get(error.param or "", error.param)
+                error.message, error.param = error.message.replace(f"{error.param} is ", f"{name} is "), name
                 raise
 
         return Described(path, answer, summary, kind)
@@ -183,7 +184,7 @@ def make_app(registry: Registry, keys: Sequence[str] = ()) -> Starlette:
     return Starlette(
         routes=_routes(registry),
         middleware=[*_pages(registry.options.cors_origin), Middleware(RequestLog), Middleware(Keys, keys=keys)],
-        exception_handlers={ClientDisconnect: _client_gone, HTTPException: _http_error},
+        exception_handlers={HTTPException: _http_error},
         lifespan=running,
     )
 
@@ -229,10 +230,6 @@ def _routes(registry: Registry) -> list[Described]:
         Described("/openapi.json", own.openapi),
         Described("/", traces.page),
     ]
-
-
-async def _client_gone(request: Request, error: Exception) -> Response:
-    return Response(status_code=499)  # nobody reads it
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

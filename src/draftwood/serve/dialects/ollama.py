@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from time import perf_counter_ns
-from typing import Annotated, Any, Final, final
+from typing import Annotated, Any, ClassVar, Final, final
 
 from pydantic import AfterValidator, Field
 
@@ -91,6 +91,7 @@ class Ollama(Dialect):
 
     prefix = "ollama-"
     others = _OTHERS
+    names: ClassVar = {"max_tokens": "num_predict"}
     whole_calls = True
     media_type = "application/x-ndjson"
 

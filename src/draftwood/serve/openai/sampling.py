@@ -12,6 +12,7 @@ from transformers import MinNewTokensLengthLogitsProcessor
 
 from draftwood.api import Pair
 from draftwood.core.checks import short_repr
+from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
@@ -20,7 +21,7 @@ from draftwood.engine.pipeline import PLAIN
 from draftwood.grammar.grammar import Grammar, guidance
 from draftwood.sampling.processors import ByPrompt
 from draftwood.sampling.settings import Sampling
-from draftwood.serve.http.errors import bad
+from draftwood.serve.http.errors import bad, refused
 from draftwood.serve.http.fields import MOST_BIAS
 from draftwood.serve.openai.schemas import Settings, Speculative
 from draftwood.serve.openai.tools import held
@@ -77,8 +78,7 @@ def grammar_of(body: Settings, remarks: list[str], calls: Grammar | None = None)
     ``remarks`` takes what a schema has and no grammar holds.
 
     Raises:
-        ApiError: two grammars; names both. The same one in two fields counts once.
-        ConfigError: a grammar that cannot be used.
+        ApiError: two grammars; names both. The same one in two fields counts once. Or one that cannot be used.
     """
     given = _given(body)
     if calls is not None:
@@ -90,7 +90,10 @@ def grammar_of(body: Settings, remarks: list[str], calls: Grammar | None = None)
     if second := next((name for name, other in others if repr(other) != repr(made)), None):  # 1 is not true
         raise bad(f"both {first} and {second} came, but a text follows one grammar: send one of them", param=second)
     make, value = made
-    return make(held(first, _decoded(value), remarks) if make is _schema else value)
+    try:
+        return make(held(first, _decoded(value), remarks) if make is _schema else value)
+    except ConfigError as error:
+        raise refused(error, first) from error
 
 
 def _given(body: Settings) -> dict[str, tuple[_Make, Any]]:
