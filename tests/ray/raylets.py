@@ -32,7 +32,6 @@ def raylets(nodes=2):
             made.shutdown()
 
 
-@contextmanager
 def workers(name):
     """Processes of the raylets that this process has started, by the beginning of their names."""
     return [pid for pid in _processes(name) if _parent(_parent(pid)) == os.getpid()]

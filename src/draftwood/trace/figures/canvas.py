@@ -37,9 +37,7 @@ class Canvas:
         self._lines: Group = ["<g"]
         self._shapes: Group = ["<g"]
 
-    def group(
-        self, kind: str, title: str = "", *, data: Mapping[str, object] | None = None, within: Group | None = None
-    ) -> Group:
+    def group(self, kind: str, title: str = "", *, data: Mapping[str, object] | None = None) -> Group:
         """A group of shapes; ``title`` appears where the pointer rests, ``data`` becomes ``data-`` attributes."""
         tag = f'<g class="{kind}"'
         for key, value in (data or {}).items():
@@ -50,7 +48,7 @@ class Canvas:
         if title:
             words = "\n".join([visible(line, spaces=False) for line in title.split("\n")])
             group.append(f"<title>{_text(words)}</title>")
-        (self._shapes if within is None else within).append(group)
+        self._shapes.append(group)
         return group
 
     def rect(self, x: float, y: float, width: float, height: float, kind: str, *, within: Group, radius: float = 0) -> None:
