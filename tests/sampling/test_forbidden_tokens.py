@@ -1,9 +1,7 @@
-"""Tokens that processors or the models themselves forbid: never in a tree, never in a text, and no error."""
+"""Tokens that processors or the models themselves forbid: never in a text, and no error."""
 
 import pytest
 import torch
-from transformers import RepetitionPenaltyLogitsProcessor as Repetition
-from transformers import SuppressTokensLogitsProcessor, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 import draftwood
 from draftwood.core.errors import NumericsError
@@ -67,35 +65,12 @@ def test_tokens_of_no_bias_at_all_are_not_guessed(method):
             assert 5 not in tree.tokens[tree.valid]
 
 
-def test_a_guess_ends_before_what_is_forbidden_and_behind_the_end_of_the_text():
-    sampling = Sampling(processors=[draftwood.Stateless(only_steps)], logit_bias={8: -float("inf")})
-    sampler = sampler_of(sampling, [PROMPT], VOCAB, prompts=[len(PROMPT)], stops=frozenset({7}))
-    assert sampler.permitted(0, [5, 6, 10, 11]) == 2  # 6 to 10 is no step
-    assert sampler.permitted(0, [5, 8]) == 1  # by its bias
-    assert sampler.permitted(0, [5, 6, 7, 4]) == 3  # behind the end nothing is called
-
-
 def test_below_a_forbidden_token_of_a_tree_no_processor_is_asked():
     """However the token came into the tree: by the target's scores it can never be reached."""
     sampler = sampler_of(Sampling(processors=[draftwood.Stateless(only_steps)]), [PROMPT], VOCAB, prompts=[len(PROMPT)])
     paths = [[], [5], [10], [5, 6], [10, 11], [10, 11, 12]]
     found = sampler.target(torch.zeros(1, len(paths), VOCAB), lambda: [paths]).settled.logp
     assert found[0, 3].exp().nonzero().flatten().tolist() == [5, 7, 9]
-
-
-def test_classes_that_cannot_forbid_a_sure_token_are_not_asked_about_guesses(monkeypatch):
-    called = []
-    for kind in (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, Repetition, SuppressTokensLogitsProcessor):
-        real = kind.__call__
-        note = lambda self, ids, scores, real=real: (called.append(type(self).__name__), real(self, ids, scores))[1]  # noqa: E731
-        monkeypatch.setattr(kind, "__call__", note)
-    chain = [TemperatureLogitsWarper(0.5), TopKLogitsWarper(2), TopPLogitsWarper(0.1), Repetition(1.5)]
-    sampler = sampler_of(Sampling(processors=chain), [[1, 2, 1]], 8, prompts=[3])
-    assert sampler.permitted(0, [2, 1, 2]) == 3
-    assert called == []
-    sampler = sampler_of(Sampling(processors=[*chain, SuppressTokensLogitsProcessor([1])]), [[1, 2, 1]], 8, prompts=[3])
-    assert sampler.permitted(0, [2, 1, 2]) == 1
-    assert set(called) == {"SuppressTokensLogitsProcessor"}
 
 
 def tries(good, width, answer):

@@ -55,7 +55,7 @@ class ProposedChains:
         return builder.build(branching=1, draw=self.draw)
 
     def _proposed(self, number: int, limit: int, sampler: Sampler) -> list[int]:
-        """A row's proposal, up to its limit and before a token that the target lacks or the settings forbid."""
+        """A row's proposal, up to its limit and before a token that the target lacks, or a grammar or bias forbids."""
         row, count = sampler.rows[number], min(self.length, limit)
         proposed = row.state(self, lambda: self._make(row)).propose(row.tokens, count)[:count]
         tokens = list(takewhile(lambda token: 0 <= token < sampler.vocab, proposed))

@@ -217,7 +217,7 @@ class Batch:
             else:
                 seeds, greedy = [entry.request.seed for entry in self._entries], [row.sampling.greedy for row in rows]
                 noise = CounterRng(seeds, target.device, greedy=greedy)
-            self._bound = Sampler(rows, target.vocab_size, target.device), noise
+            self._bound = Sampler(rows, target.vocab_size), noise
         return self._bound
 
     def _round(self, clock: Clock) -> Round:

@@ -1,4 +1,4 @@
-"""Logits processors applied at the nodes of a tree, and to guessed continuations of a text."""
+"""Logits processors applied at the nodes of a tree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from draftwood.core.errors import NumericsError
 Nodes: TypeAlias = list[tuple[int, list[int]]]
 """Nodes, each with its path: the tokens after the root up to it."""
 _NOTHING_LEFT: Final = "the logits processors leave no token possible after this text: check them"
-_CERTAIN: Final = 50.0  # the score of a guessed token; all others have 0
 
 
 def apply(
@@ -95,14 +94,3 @@ def _reached(
     parents, tokens = [above[tuple(path[:-1])] for _, path in held], [path[-1] for _, path in held]
     impossible = (scores[parents, tokens] == -torch.inf).tolist()
     return [one for one, never in zip(held, impossible, strict=True) if not never]
-
-
-def permits(processors: Sequence[Any], text: Sequence[int], token: int, vocab: int, device: torch.device) -> bool:
-    """Whether the processors allow a token after a text where the model is almost certain of it."""
-    scores = torch.zeros(1, vocab, device=device, dtype=torch.float32)
-    scores[0, token] = _CERTAIN
-    try:
-        new_scores = apply(processors, torch.tensor([list(text)], device=device), scores)
-    except Exception:  # the text is only a guess; if it is the true one, the processors are called there again
-        return False
-    return float(new_scores[0, token]) != -math.inf

@@ -30,13 +30,6 @@ _STATELESS = frozenset(
         *("WatermarkLogitsProcessor", "WhisperTimeStampLogitsProcessor"),  # the watermark's generator restarts at every text
     }
 )
-_FORBIDS_NOTHING = frozenset(  # these never forbid a token of which the model is almost certain
-    {
-        *("EpsilonLogitsWarper", "EtaLogitsWarper", "ExponentialDecayLengthPenalty", "InfNanRemoveLogitsProcessor"),
-        *("LogitNormalization", "MinPLogitsWarper", "RepetitionPenaltyLogitsProcessor", "TemperatureLogitsWarper"),
-        *("TopKLogitsWarper", "TopPLogitsWarper", "TypicalLogitsWarper", "WatermarkLogitsProcessor"),
-    }
-)
 _CONSTRAINT = "PrefixConstrainedLogitsProcessor"  # as stateless as the user's function in it, so it is tried
 _KEEPS_STATE = "keeps state between calls, which goes wrong: a draft tree calls it for texts that are never written"
 _ROW_BOUND = "is bound to the rows of one batch, but here every row of its input is a node of a draft tree"
@@ -113,12 +106,6 @@ def for_request(processor: Any, request: int, prompt_length: int) -> Any:
     if isinstance(processor, ByRow):
         return processor.rows[request]
     return processor.behind(prompt_length) if isinstance(processor, ByPrompt) else processor
-
-
-def may_forbid(processor: Any) -> bool:
-    """Whether a processor can forbid a token of which the model is almost certain."""
-    kind = type(processor)
-    return kind.__module__ != _HOME or kind.__name__ not in _FORBIDS_NOTHING
 
 
 def check_processors(processors: Sequence[Any] | None) -> None:

@@ -14,8 +14,6 @@ from torch import Tensor
 from draftwood.core.errors import ConfigError
 from draftwood.core.log_probs import Cut, DeadEnds, Pending, RoundChecks, best_alone
 from draftwood.core.scores import Peaks, dense
-from draftwood.sampling.processing import permits
-from draftwood.sampling.processors import may_forbid
 from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
 from draftwood.sampling.warping import Paths, Prefixes, Warper
@@ -28,7 +26,6 @@ class Sampler:
     Args:
         rows: the texts.
         vocab: the size of the target's vocabulary; draft logits are padded or cut to it.
-        device: where processors run on guesses.
 
     Attributes:
         greedy: every row has temperature 0.
@@ -39,10 +36,9 @@ class Sampler:
         ConfigError: a grammar without a constraint.
     """
 
-    def __init__(self, rows: Sequence[Row], vocab: int, device: torch.device | None = None) -> None:
+    def __init__(self, rows: Sequence[Row], vocab: int) -> None:
         self.rows = list(rows)
         self.vocab = vocab
-        self.device = device or torch.device("cpu")
         self.greedy = all(row.sampling.greedy for row in rows)
         self.looks_back = any(row.sampling.looks_back for row in rows)
         self.checks: RoundChecks | None = None
@@ -65,27 +61,15 @@ class Sampler:
         return own
 
     def permitted(self, row: int, tokens: Sequence[int]) -> int:
-        """How many of the guessed next tokens of a row the settings permit.
+        """How many of the guessed next tokens of a row its grammar permits, and no bias of minus infinity forbids.
 
-        A token is forbidden by a bias of minus infinity, or by a processor under which it stays impossible even if the model
-        is almost certain of it. Settings that depend on the true scores, such as top-k, forbid nothing. No processor runs
-        after a forbidden token or after the end of the text.
+        Processors are called in the tree alone, where a token that they forbid is rejected as any other.
         """
         own = self.rows[row]
         if (constraint := own.followed()) is not None:
             tokens = tokens[: constraint.permitted(tokens)]
         bias = own.sampling.logit_bias or {}
-        processors = [one for one in own.bound(own.sampling.processors) if may_forbid(one)]
-        if not bias and not processors:
-            return len(tokens)
-        for i, token in enumerate(tokens):
-            if bias.get(token) == -math.inf:
-                return i
-            if processors and not permits(processors, [*own.tokens, *tokens[:i]], token, self.vocab, self.device):
-                return i
-            if token in own.stops:
-                return i + 1
-        return len(tokens)
+        return next((i for i, token in enumerate(tokens) if bias.get(token) == -math.inf), len(tokens))
 
     def forced(self, row: int) -> list[int]:
         """Tokens of the only text that the grammar of a row admits next, as a guess; none without a grammar."""

@@ -48,8 +48,8 @@ class PromptLookup:
         self._begin_texts()
 
     def guess(self, sampler: Sampler, limits: Sequence[int]) -> list[Guess]:
-        """The likeliest guess per row. It ends at the row's limit, after a token that ends the text, and before a forbidden
-        token."""
+        """The likeliest guess per row. It ends at the row's limit, after a token that ends the text, and before one that a
+        grammar or a bias forbids."""
         if not any(row.has_state(self) for row in sampler.rows):
             self._begin_texts()
         self._found, guesses = [], []
