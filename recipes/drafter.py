@@ -37,7 +37,7 @@ from draftwood.loading.models import eos_of, load_model, load_tokenizer  # noqa:
 from draftwood.runners.hidden.model import HiddenBlockDrafter  # noqa: E402
 from draftwood.runners.pairing import vocabulary_digest  # noqa: E402
 from draftwood.train.chat_files import Chat, read_chats  # noqa: E402
-from draftwood.train.chat_template import Template, text_turns  # noqa: E402
+from draftwood.train.chat_template import Template  # noqa: E402
 from draftwood.train.chats import Turns  # noqa: E402
 from draftwood.train.config import DrafterConfig  # noqa: E402
 from draftwood.train.drafter import Lookups, lookups_of  # noqa: E402
@@ -47,6 +47,7 @@ from draftwood.train.hidden_batches import near_batches  # noqa: E402
 from draftwood.train.number_format import autocast  # noqa: E402
 from recipes import answers  # noqa: E402
 from recipes.muon import MuonAdamW  # noqa: E402
+from recipes.turns import text_turns  # noqa: E402
 
 HELD_OUT = 64  # chats of each kind
 TEMPERATURES: Final = (0.0, 0.6, 1.0, 1.0)  # of answers, equally likely
@@ -125,7 +126,7 @@ def written(given: argparse.Namespace, target: Any, tokenizer: Any) -> list[Chat
     print(f"{len(first):,} first turns", flush=True)
     chats = Turns(
         template=template, first=first, longest=given.longest, temperatures=TEMPERATURES, rng=random.Random(given.seed),
-        from_text=0.5, answer=MOST,
+        answer=MOST,
     )  # fmt: skip
     found, began, said = [], perf_counter(), perf_counter()
     for chat in answers.write(answers.Rows(target, given.rows, given.longest), chats):

@@ -11,7 +11,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.runners.factory import make_runners
 from draftwood.train import chats
 from draftwood.train.chat_files import read_chats
-from draftwood.train.chat_template import Template, text_starts, text_turns
+from draftwood.train.chat_template import Template
 from draftwood.train.chats import Writer, write_chats
 from draftwood.train.config import ChatsConfig
 from tests.faults.folders import tiny_llama, tiny_tokenizer
@@ -27,11 +27,11 @@ def folder(tmp_path_factory):
     return path
 
 
-def writer(turns=(), **settings):
+def writer(**settings):
     tokenizer = chat_tokenizer()
     model = tiny_llama(len(tokenizer), max_position_embeddings=256).eval()
     runner = make_runners(model, None, backend="torch").target
-    return Writer(runner, Template.of(tokenizer, [0]), turns, settings_of(**settings), 0), tokenizer, model
+    return Writer(runner, Template.of(tokenizer, [0]), settings_of(**settings), 0), tokenizer, model
 
 
 def settings_of(rows=3, longest=120, **settings):
@@ -104,61 +104,27 @@ def test_a_stopped_run_goes_on_behind_its_last_file(folder, tmp_path, few):
     assert (config.out / "00000.npz").read_bytes() == kept
 
 
-def texts(turns=()):
+def test_a_model_without_a_chat_template_writes_texts_from_their_beginning_to_their_end():
     tokenizer = tiny_tokenizer()
     model = tiny_llama(len(tokenizer), max_position_embeddings=256).eval()
     runner = make_runners(model, None, backend="torch").target
-    made = Writer(runner, Template.of(tokenizer, [0]), turns, settings_of(16, 40), 0)
-    return list(itertools.islice(made.chats(), 60))
-
-
-def test_a_model_without_a_chat_template_writes_texts_from_their_beginning_to_their_end():
-    written = texts()
+    made = Writer(runner, Template.of(tokenizer, [0]), settings_of(16, 40), 0)
+    written = list(itertools.islice(made.chats(), 60))
     for text in written:
         assert text.tokens[0] == 0
         assert text.answered == [False] + [True] * (len(text.tokens) - 1)
         assert 0 not in text.tokens[1:-1]
         assert text.tokens[-1] == 0 or len(text.tokens) == 40
     assert {text.tokens[-1] == 0 for text in written} == {True, False}
-    starts = ([5, 6, 7], [], [8])  # texts begin as documents do
-    heads = {tuple(t for t, own in zip(text.tokens, text.answered, strict=True) if not own) for text in texts(starts)}
-    assert heads == {(0, *start) for start in starts}
 
 
-def test_beginnings_and_passages_of_documents_have_all_lengths(tmp_path):
-    path, tokenizer = tmp_path / "a.train.txt", tiny_tokenizer()
-    path.write_text("\n<|endoftext|>\n".join(f"The fox number {i} ran to the hill." for i in range(300)))
-    starts = text_starts(tmp_path, tokenizer, 0)
-    assert {len(start) for start in starts} == set(range(17))
-    assert all("The fox number".startswith(tokenizer.decode(start)[:14]) for start in starts)
-    path.write_text("The fox ran to the hill, and it sang. " * 400)
-    words = [turn.count("fox") * 9 for turn in text_turns(tmp_path, 400, 0)]
-    assert min(words) < 50 < 200 < max(words) <= 460
-
-
-def test_turns_from_text_begin_chats(tmp_path):
-    (tmp_path / "a.train.txt").write_text("One day. A fox ran.\n<|endoftext|>\nQuestion: 1 + 1?\nAnswer: 2\n")
-    (tmp_path / "b.train.de").write_text("Guten Morgen.\n")
-    turns = text_turns(tmp_path, 40, 0)
-    assert "1 + 1?" in turns
-    assert "Translate German to English: Guten Morgen." in turns
-    assert any("A fox ran." in turn and len(turn) > 30 for turn in turns)
-    made, tokenizer, model = writer(turns=([5, 6, 7],))
-    without_template_tokens(model, tokenizer)
-    firsts = [parts(chat, tokenizer)[0][1] for chat in itertools.islice(made.chats(), 40)]
-    assert tokenizer.decode([5, 6, 7]) + "<end>\n" in firsts
-    assert len(set(firsts)) > 1
-
-
-def test_what_cannot_be_sampled_is_refused(tmp_path):
+def test_what_cannot_be_sampled_is_refused():
     with pytest.raises(ConfigError, match="does not hold every message once"):
         Template.of(chat_tokenizer("{{ messages[0]['content'] }}"), [0])
     nameless = tiny_tokenizer()
     nameless.bos_token = None
     with pytest.raises(ConfigError, match="no chat template, and no beginning-of-text"):
         Template.of(nameless, [])
-    with pytest.raises(ConfigError, match=r"holds no NAME.train.txt"):
-        text_turns(tmp_path, 4, 0)
 
 
 def test_other_settings_and_sizes_that_cannot_be_are_refused(folder, tmp_path, few):

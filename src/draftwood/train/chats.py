@@ -1,9 +1,8 @@
 """Chats written by a chat model itself, user turns and answers, as training data for its drafter.
 
 The model receives the beginning of its own chat template. It samples the user turn, then the answer at temperature 1
-(self-synthesis; Xu et al. 2024, "Magpie", arXiv 2406.08464). A share of the user turns is made from training text instead.
-A model without a chat template writes plain texts: each is one answer after the beginning-of-text token, or after the
-beginning of a training text.
+(self-synthesis; Xu et al. 2024, "Magpie", arXiv 2406.08464). A model without a chat template writes plain texts: each is
+one answer after the beginning-of-text token.
 
 Every answer is sampled at a temperature of its own. A drafter that is to be fast at low temperatures needs such texts: they
 repeat themselves more.
@@ -19,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from typing import Any, final
+from typing import final
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
@@ -36,7 +35,7 @@ from draftwood.runners.protocols import Runner
 from draftwood.sampling.settings import Sampling
 from draftwood.train import loop
 from draftwood.train.chat_files import Chat, read_chats, save_part
-from draftwood.train.chat_template import Template, text_starts, text_turns
+from draftwood.train.chat_template import Template
 from draftwood.train.config import ChatsConfig, DrafterConfig
 from draftwood.train.number_format import number_format
 from draftwood.verify.recursive import Recursive
@@ -78,7 +77,7 @@ class Turns:
 
     Attributes:
         template: of the target.
-        first: first user turns made from text, or beginnings of plain texts, as token ids; may be empty.
+        first: given first user turns, as token ids.
         longest: tokens of a chat, at most.
         temperatures: of answers, equally likely; a chat has one.
         rng: draws all that is random.
@@ -87,11 +86,11 @@ class Turns:
     """
 
     template: Template
-    first: Sequence[Sequence[int]]
     longest: int
     temperatures: Sequence[float]
     rng: random.Random
-    from_text: float = 0.3
+    first: Sequence[Sequence[int]] = ()
+    from_text: float = 0.5
     answer: int | None = None
 
     def begin(self) -> OpenChat:
@@ -99,7 +98,7 @@ class Turns:
         head, to_answer = self.template.head, self.template.to_answer
         temperature = self.rng.choice(self.temperatures)
         if not self.template.has_turns:
-            given, answering = [*head, *(self.rng.choice(self.first) if self.first else ())], True
+            given, answering = list(head), True
         elif self.first and self.rng.random() < self.from_text:
             given, answering = [*head, *self.rng.choice(self.first), *to_answer], True
         else:
@@ -132,22 +131,16 @@ class Turns:
 
 @final
 class Writer:
-    """Writes chats, many at a time.
+    """Writes chats, many at a time."""
 
-    Args:
-        first: first user turns made from text, or beginnings of plain texts, as token ids; may be empty.
-    """
-
-    def __init__(
-        self, runner: Runner, template: Template, first: Sequence[Sequence[int]], config: ChatsConfig, seed: int
-    ) -> None:
+    def __init__(self, runner: Runner, template: Template, config: ChatsConfig, seed: int) -> None:
         prefixes = PrefixCache()
         prefixes.least = config.rows  # all rows may end a turn in one step, and their next turns need what they read
         self._decoder = Decoder(runner, None, Recursive(), eos=sorted(template.ends), prefixes=prefixes)
-        self._rows, self._turns = config.rows, Turns(
-            template=template, first=first, longest=config.longest, temperatures=config.temperature,
-            rng=random.Random(seed),
-        )  # fmt: skip
+        self._rows, self._turns = (
+            config.rows,
+            Turns(template=template, longest=config.longest, temperatures=config.temperature, rng=random.Random(seed)),
+        )
 
     def chats(self) -> Iterator[Chat]:
         """Finished chats; an endless iterator. It needs the runner until it is closed."""
@@ -178,9 +171,7 @@ def chats_for(config: DrafterConfig) -> Path:
     """The folder of chats that a drafter is trained on: the given one, or one in its output folder, written now."""
     if config.chats is not None:
         return config.chats
-    chats = ChatsConfig(
-        target=config.target, out=config.out / "chats", data=config.data, tokens=config.tokens, seed=config.seed
-    )
+    chats = ChatsConfig(target=config.target, out=config.out / "chats", tokens=config.tokens, seed=config.seed)
     write_chats(chats)
     return chats.out
 
@@ -192,7 +183,7 @@ def write_chats(config: ChatsConfig) -> None:
     (``numpy.packbits`` of one bool a token): whether the model wrote the token as an answer.
 
     Raises:
-        ConfigError: no usable chat template, a data folder without text, or a ``longest`` that does not fit.
+        ConfigError: no usable chat template, or a ``longest`` that does not fit.
     """
     options, device = LoadOptions(), choose_device("cpu")
     target = locate(config.target)
@@ -203,13 +194,11 @@ def write_chats(config: ChatsConfig) -> None:
     template = Template.of(tokenizer, eos_of(model, tokenizer, int(model.get_output_embeddings().weight.shape[0])))
     if longest < (least := len(template.head) + len(template.to_answer) + 2):
         raise ConfigError(f"longest is {longest}, but the chat template alone takes {least - 2} tokens: give more")
-    room = min(longest // 2, longest - least + 2)
-    turns = [ids for ids in _first_turns(config, tokenizer, template) if len(ids) < room]
     loop.claim(config)
     number, found = len(list(config.out.glob("[0-9]*.npz"))), read_chats(config.out)
     count, written = len(found), sum(sum(chat.answered) for chat in found)
     runner, seed = make_runners(model, None).target, config.seed * 1_000_003 + number
-    chats = Writer(runner, template, turns, replace(config, longest=longest), seed).chats()
+    chats = Writer(runner, template, replace(config, longest=longest), seed).chats()
     began, before, what = perf_counter(), written, "chats" if template.has_turns else "texts"
     while written < config.tokens:
         part = list(islice(chats, _PART))
@@ -217,12 +206,3 @@ def write_chats(config: ChatsConfig) -> None:
         number, count, written = number + 1, count + len(part), written + sum(sum(chat.answered) for chat in part)
         speed = (written - before) / (perf_counter() - began)
         print(f"{count} {what}, {written} answer tokens of {config.tokens}, {speed:.0f} a second", flush=True)
-
-
-def _first_turns(config: ChatsConfig, tokenizer: Any, template: Template) -> list[list[int]]:
-    """Token ids of first user turns, or of beginnings of plain texts, from the data folder."""
-    if config.data is None:
-        return []
-    if not template.has_turns:
-        return text_starts(config.data, tokenizer, config.seed)
-    return [tokenizer(turn, add_special_tokens=False)["input_ids"] for turn in text_turns(config.data, 20_000, config.seed)]

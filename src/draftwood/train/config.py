@@ -20,7 +20,6 @@ class ChatsConfig:
 
     target: Path = field(metadata={"help": "the model: a folder, a GGUF file or a short name"})
     out: Path = field(metadata={"help": "folder for the chats; a stopped run in it is resumed"})
-    data: Path | None = setting(None, "folder with NAME.train.txt[.xz]: some user turns, or beginnings of texts")
     tokens: int = setting(1_000_000, "tokens of answers to write")
     rows: int = setting(96, "chats written at the same time")
     longest: int = setting(384, "most tokens of a chat; at most the model's context")
@@ -45,7 +44,6 @@ class DrafterConfig:
 
     target: Path = field(metadata={"help": "the model: a folder, a GGUF file or a short name"})
     out: Path = field(metadata={"help": "folder for the drafter; a stopped run in it is resumed"})
-    data: Path | None = setting(None, "folder with NAME.train.txt[.xz]: some user turns, or beginnings of texts")
     chats: Path | None = setting(None, "folder of chats; by default, chats in --out")
     tokens: int = setting(300_000, "tokens of answers to write, unless --chats is given")
     start: Path | None = setting(None, "drafter to train further; a new one by default")

@@ -26,7 +26,7 @@ Loss = Callable[[Any, dict[str, Tensor], TrainerState], Tensor]
 """From a model, a batch and the state of the training to the loss."""
 
 _MAY_CHANGE = {
-    *("steps", "minutes", "save_every", "report_every", "data", "out"),
+    *("steps", "minutes", "save_every", "report_every", "out"),
     *("tokens", "rows", "epochs", "chats"),  # of chats
 }
 
