@@ -195,10 +195,10 @@ class TreeBuilder:
         """The newest level."""
         return self.nodes(self._first)
 
-    def prefixes(self) -> list[list[list[int] | None]]:
-        """:meth:`DraftTree.prefixes` of the newest level only."""
+    def prefixes(self, first: int | None = None) -> list[list[list[int] | None]]:
+        """:meth:`DraftTree.prefixes` of the nodes from this one on; by default of the newest level."""
         rows = [prefixes_of(row.tokens, row.parents, [token >= 0 for token in row.tokens]) for row in self.rows]
-        return [row[self._first :] for row in rows]
+        return [row[self._first if first is None else first :] for row in rows]
 
     def build(
         self,

@@ -16,7 +16,7 @@ from draftwood.core.rng import Rng
 from draftwood.core.rounds import STAGES, Clock, Piece, Round, Stats
 from draftwood.engine import logprobs
 from draftwood.engine.drafting import Drafting
-from draftwood.engine.pipeline import Entry, Pipeline, Waiting
+from draftwood.engine.pipeline import Entry, Pipeline
 from draftwood.engine.prefixes import PrefixCache
 from draftwood.engine.prompts import ALONE, CHUNK, Prompts
 from draftwood.engine.requests import Request
@@ -63,7 +63,8 @@ class Batch:
         self._prompts = Prompts(pipeline, self._drafting, chunk, prefixes, max(chunk, ALONE) if tolerant else inf)
         self._whole = True  # no round is unfinished
         self._next = 0  # number of the next request
-        self._waiting = Waiting()
+        self._waiting: dict[int, Entry] = {}  # rows that join later, by number, the first come first
+        self._paused: set[int] = set()  # numbers of those that do not join yet
         self._entries: list[Entry] = []
         self._bound: tuple[Sampler, Rng] | None = None  # settings and noise of the present rows; None after a change
 
@@ -110,13 +111,13 @@ class Batch:
         for place, entry in enumerate(self._entries):
             if entry.row.number == number:
                 self._keep([i for i in range(len(self._entries)) if i != place])
-                self._waiting.put_first(number, entry)
+                self._waiting = {number: entry, **self._waiting}
                 break
-        self._waiting.paused.add(number)
+        self._paused.add(number)
 
     def resume(self, number: int) -> None:
         """Let a paused row join again: its text goes on when all of it is read anew. Another row is ignored."""
-        self._waiting.paused.discard(number)
+        self._paused.discard(number)
 
     @property
     def draft_errors(self) -> int:
@@ -182,7 +183,8 @@ class Batch:
 
     def _join(self, clock: Clock) -> None:
         """Give both models the prompts of new rows."""
-        coming = self._waiting.coming()[: None if self._most is None else max(0, self._most - len(self._entries))]
+        coming = [entry for number, entry in self._waiting.items() if number not in self._paused]
+        coming = coming[: None if self._most is None else max(0, self._most - len(self._entries))]
         if coming and (new := self._prompts.join(coming, self._entries, clock)):
             for entry in new:
                 del self._waiting[entry.row.number]

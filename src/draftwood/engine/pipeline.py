@@ -51,25 +51,6 @@ class Entry:
 
 
 @final
-class Waiting(dict[int, Entry]):
-    """Rows that join later, by number, the first come first. Those in ``paused`` do not come yet."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.paused: set[int] = set()
-
-    def put_first(self, number: int, entry: Entry) -> None:
-        """Add a row before the others."""
-        later = dict(self)
-        self.clear()
-        self.update({number: entry, **later})
-
-    def coming(self) -> list[Entry]:
-        """Those that may join now."""
-        return [entry for number, entry in self.items() if number not in self.paused]
-
-
-@final
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """What writes texts together.

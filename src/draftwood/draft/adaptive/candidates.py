@@ -119,14 +119,6 @@ class CandidateTree:
         """Probability that the text runs through the candidate and not on to its guessed child."""
         return math.exp(self.log_probs[candidate]) * (1.0 - self._guess(candidate)[1])
 
-    def prefix(self, candidate: int) -> list[int]:
-        """Tokens after the root up to this candidate."""
-        out: list[int] = []
-        while candidate:
-            out.append(self.tokens[candidate])
-            candidate = self.parents[candidate]
-        return out[::-1]
-
     def ranked(self, nodes: int) -> list[int]:
         """The root and the ``nodes`` candidates with the largest path probability, the largest first.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, TypeAlias, final
 
 from draftwood.core.log_probs import Pending
@@ -154,7 +155,7 @@ class LevelGrower:
                 if candidate:
                     row.add(tree.tokens[candidate], tree.numbers[tree.parents[candidate]])
         scores = self.runner.extend(*builder.nodes(first))
-        draft.distributions.append(draft.sampler.draft(scores.logits, lambda: _prefixes(trees, frontiers), scores.tokens))
+        draft.distributions.append(draft.sampler.draft(scores.logits, partial(builder.prefixes, first), scores.tokens))
         # Every possible node has its own noise slot, so a smaller level does not shift the slots below it.
         first = 1 + self.shape.width * (depth - 1) if depth else 0
         grown = self.expander.expand(draft.distributions[-1], draft.rng, depth, first, [*map(len, frontiers)])
@@ -163,13 +164,6 @@ class LevelGrower:
             for candidate, its in zip(frontier, children, strict=False):  # padding comes last
                 if its.tokens:
                     tree.add_children(candidate, its, least)
-
-
-def _prefixes(trees: Sequence[CandidateTree], frontiers: Sequence[list[int]]) -> list[list[list[int] | None]]:
-    """Tokens after the root up to each frontier node; None for padding."""
-    width = max(map(len, frontiers))
-    rows = zip(trees, frontiers, strict=True)
-    return [[*map(tree.prefix, frontier), *[None] * (width - len(frontier))] for tree, frontier in rows]
 
 
 @final
