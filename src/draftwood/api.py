@@ -19,7 +19,7 @@ from draftwood.core.seeds import seed_or_random
 from draftwood.core.settings import LoadOptions
 from draftwood.core.token_logprobs import LogprobSettings, TokenLogprob, logprob_settings
 from draftwood.core.unknown import known_arguments
-from draftwood.engine import arguments, tracing
+from draftwood.engine import arguments
 from draftwood.engine.arguments import Array, CallSettings, LimitsLike, Prompt, limits_of, sampling_of
 from draftwood.engine.chat import MAX_NEW_TOKENS, ChatTemplate
 from draftwood.engine.knowledge import known_of
@@ -276,12 +276,12 @@ class Pair(Session):
         )
         drafts = arguments.draft_ids(self.tokenizer, given.get("draft_text"), wanted)
         request = replace(request, logprobs=logprob_settings(given.get("logprobs")), draft_text=drafts)
-        decoder, resolved = self._with_method(given, own)
         if not stream:
-            return tracing.generate(decoder, [request], own, method=resolved, draft=self.draft, trace=trace, reuse=True)[0]
+            return self._results([request], own, given, trace, reuse=True)[0]
         if trace_settings(trace) is not None:
             raise ConfigError("trace is for whole answers, and stream gives pieces: record them with pair.recorder")
-        return (piece for pieces in decoder.stream([request], own, reuse=True) for piece in pieces)
+        rounds = self._with_method(given, own)[0].stream([request], own, reuse=True)
+        return (piece for pieces in rounds for piece in pieces)
 
     def _sampling_with(self, given: Mapping[str, Any]) -> Sampling:
         return own_sampling(self.model, self.eos, given)

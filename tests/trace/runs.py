@@ -65,9 +65,9 @@ def run(
         for row in range(rows)
     ]
     kept = TraceSettings(tokens=tokens, rounds=rounds)
-    results = tracing.generate(decoder, requests, sampling, method=chosen, draft=draft, trace=kept)
-    found = [result.trace for result in results]
-    assert all(trace is not None for trace in found)
+    recorder = tracing.recorder(decoder, requests, sampling, method=chosen, draft=draft, kept=kept)
+    results = decoder.generate(requests, sampling, watch=recorder.take)
+    found = recorder.traces()
     assert [trace.tokens for trace in found] == [result.token_ids for result in results]
     return found
 

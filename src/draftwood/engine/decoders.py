@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from itertools import islice
 from threading import Lock
 from typing import Any, Final, TypeAlias, final
@@ -57,13 +58,13 @@ class Decoders:
         eos: Sequence[int],
         known: Mapping[str, Knowledge] | None = None,
     ) -> None:
-        self._target = target
-        self._draft = draft
-        self._tokenizer = tokenizer
-        self._eos = eos
+        self._vocab, self._draft = target.vocab_size, draft
         self.in_use, self.prefixes = InUse(), PrefixCache()
+        grammars = Grammars(tokenizer, target.vocab_size, frozenset(eos))
+        self._decoder = partial(
+            Decoder, target, tokenizer=tokenizer, eos=eos, in_use=self.in_use, grammars=grammars, prefixes=self.prefixes
+        )
         self._building = Lock()
-        self._grammars = Grammars(tokenizer, target.vocab_size, frozenset(eos))
         self._built: dict[tuple[Method, bool], tuple[Drafter, Verifier]] = {}
         self._known, self._trials = dict(known or {}), dict[str, CostTrial]()
         self._controllers: dict[str, Controllers] = {}
@@ -97,16 +98,7 @@ class Decoders:
                 controllers = self.controllers(method, greedy=greedy)
                 self._built[key] = build(method, self._draft, greedy=greedy, controllers=controllers)
             drafter, verifier = self._built[key]
-        return Decoder(
-            self._target,
-            drafter,
-            verifier,
-            tokenizer=self._tokenizer,
-            eos=self._eos,
-            in_use=self.in_use,
-            grammars=self._grammars,
-            prefixes=self.prefixes,
-        )
+        return self._decoder(drafter, verifier)
 
     def measure_costs(self, method: Method, temperature: float) -> None:
         """Decode a text that only measures what drafting costs, unless a method grows no trees of a draft, or knows it.
@@ -121,7 +113,7 @@ class Decoders:
             controllers.begin_with(self._trials[method.method])
         if controllers.at(1).costs.timed:
             return
-        prompt = [token % self._target.vocab_size for token in range(_TRIAL_PROMPT)]
+        prompt = [token % self._vocab for token in range(_TRIAL_PROMPT)]
         rounds = self.of(method, greedy=sampling.greedy).stream([Request(prompt=prompt, limits=_TRIAL_LIMITS)], sampling)
         with suppress(DraftwoodError):  # an error, as of too short a context, is reported when a text meets it
             with controllers.trial() as trial, closing(rounds):

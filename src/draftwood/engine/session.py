@@ -167,9 +167,19 @@ class Session(ABC):
         self, requests: Sequence[Request], sampling: Sampling, method: MethodLike | None = None, *, trace: TraceLike = True
     ) -> list[Trace]:
         """The traces of requests; arguments as for :meth:`recorder`."""
-        made = self.recorder(requests, sampling, method, trace=trace)
-        self.decoder(method, temperature=sampling.temperature).generate(requests, sampling, watch=made.take)
-        return made.traces()
+        results = self._results(requests, sampling, {"method": method}, trace)
+        return [result.trace for result in results if result.trace is not None]
+
+    def _results(
+        self, requests: Sequence[Request], sampling: Sampling, given: CallSettings, trace: TraceLike, *, reuse: bool = False
+    ) -> list[Result]:
+        """The texts of requests, each with its trace if one is wanted."""
+        decoder, resolved = self._with_method(given, sampling)
+        if (kept := trace_settings(trace)) is None:
+            return decoder.generate(requests, sampling, reuse=reuse)
+        made = tracing.recorder(decoder, requests, sampling, method=resolved, draft=self.draft, kept=kept)
+        results = decoder.generate(requests, sampling, reuse=reuse, watch=made.take)
+        return [replace(result, trace=found) for result, found in zip(results, made.traces(), strict=True)]
 
     def _with_method(self, given: CallSettings, sampling: Sampling) -> tuple[Decoder, Method]:
         resolved = self.method(given.get("method"), temperature=sampling.temperature)
@@ -272,8 +282,7 @@ class Session(ABC):
         prompts, alone = arguments.prompts_of(self._argument, prompt)
         seeds = seeds_for(len(prompts), seed, f"{self._argument}s")
         requests = self.requests(prompts, wanted, seeds, given.get("logprobs"), given.get("draft_text"))
-        decoder, resolved = self._with_method(given, own)
-        results = tracing.generate(decoder, requests, own, method=resolved, draft=self.draft, trace=trace, reuse=self._reuse)
+        results = self._results(requests, own, given, trace, reuse=self._reuse)
         return results[0] if alone else results
 
 

@@ -10,38 +10,12 @@ from typing import Any, cast
 from draftwood.core.draft_kind import MASKED_BLOCK
 from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
-from draftwood.engine.requests import Request, Result
+from draftwood.engine.requests import Request
 from draftwood.runners.protocols import Runner
 from draftwood.sampling.settings import Sampling
 from draftwood.trace.record import Recorder
 from draftwood.trace.records import Trace
-from draftwood.trace.settings import TraceLike, TraceSettings, trace_settings
-
-
-def generate(
-    decoder: Decoder,
-    requests: Sequence[Request],
-    sampling: Sampling,
-    *,
-    method: Method,
-    draft: Runner | None,
-    trace: TraceLike,
-    reuse: bool = False,
-) -> list[Result]:
-    """:meth:`Decoder.generate`, with a trace in every result if one is wanted.
-
-    Args:
-        method: of the decoder, without ``auto``.
-        draft: the draft model, or None.
-
-    Raises:
-        ConfigError: as :func:`draftwood.trace.settings.trace_settings` and :meth:`Decoder.stream`.
-    """
-    if (kept := trace_settings(trace)) is None:
-        return decoder.generate(requests, sampling, reuse=reuse)
-    made = recorder(decoder, requests, sampling, method=method, draft=draft, kept=kept)
-    results = decoder.generate(requests, sampling, reuse=reuse, watch=made.take)
-    return [replace(result, trace=found) for result, found in zip(results, made.traces(), strict=True)]
+from draftwood.trace.settings import TraceSettings
 
 
 def recorder(
@@ -51,9 +25,15 @@ def recorder(
     *,
     method: Method,
     draft: Runner | None,
-    kept: TraceSettings | None = None,
+    kept: TraceSettings,
 ) -> Recorder:
-    """A recorder for the pieces of ``decoder.stream(requests, sampling)``; arguments as for :func:`generate`."""
+    """A recorder for the pieces of ``decoder.stream(requests, sampling)``.
+
+    Args:
+        method: of the decoder, without ``auto``.
+        draft: the draft model, or None.
+        kept: what a trace holds.
+    """
     verifier = decoder.pipeline.verifier
     mask = int(cast(Any, draft).model.config.mask_token_id) if draft is not None and draft.kind is MASKED_BLOCK else None
     head = Trace(
@@ -72,7 +52,7 @@ def recorder(
     )
     heads = [replace(head, seed=one.seed, prompt=list(one.prompt), source=list(one.source)) for one in requests]
     shown = frozenset[int]().union(*(one.shown for one in requests))
-    return Recorder(heads, kept or TraceSettings(), tokenizer=decoder.pipeline.tokenizer, shown=shown)
+    return Recorder(heads, kept, tokenizer=decoder.pipeline.tokenizer, shown=shown)
 
 
 def name_of(runner: Runner) -> str:

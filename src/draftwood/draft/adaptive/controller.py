@@ -18,7 +18,7 @@ from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.cost import CostModel, Costs
 from draftwood.draft.adaptive.estimates import GainModel, Ratio, mean_row
-from draftwood.draft.adaptive.learnt import NOTHING, Learnt, Waits
+from draftwood.draft.adaptive.learnt import NOTHING, Learnt
 from draftwood.draft.adaptive.probe import Probe
 
 _DRAFTED = 2.0  # plain rounds: about as long as a round with a draft, at most
@@ -84,7 +84,7 @@ class Controller(Budget):
             gains=self.gains.gains(),
             reach=self.gains.reach(),
             worth=self._worth.value,
-            waits=Waits(*(max(0.0, probe.wait) for probe in self._probes)),
+            waits=tuple(max(0.0, probe.wait) for probe in self._probes),
         )
 
     def begin_round(self) -> bool:

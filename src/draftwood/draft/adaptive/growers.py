@@ -90,11 +90,6 @@ class DraftRound:
         rows = zip(self.trees, self.ranked, strict=True)
         self.values = mean_row([[math.exp(tree.log_probs[i]) for i in best[1:]] for tree, best in rows])
 
-    def cuts(self) -> list[float]:
-        """Per row, the log path probability of the last ranked candidate."""
-        rows = zip(self.trees, self.ranked, strict=True)
-        return [tree.log_probs[best[-1]] for tree, best in rows]
-
     def end_level(self, depth: int, above: float, nodes: int) -> None:
         """Report a level to the budget; it began where the level before ended."""
         if not self.learns:
@@ -136,7 +131,7 @@ class LevelGrower:
                 return
             self._expand(draft, builder, frontiers, depth, cuts)
             draft.rank(nodes)
-            cuts = draft.cuts()
+            cuts = [tree.log_probs[best[-1]] for tree, best in zip(draft.trees, draft.ranked, strict=True)]
             draft.end_level(depth, above, largest)
             min_value = draft.budget.min_frontier_value(depth + 1)
             frontiers = [

@@ -5,20 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 from draftwood.core.errors import ConfigError
 from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.cost import KNOTS, Costs
 from draftwood.draft.adaptive.lookup import KINDS
-
-
-class Waits(NamedTuple):
-    """Seconds until the next probe of each choice: no tree, a tree of the draft, and a guess alone."""
-
-    plain: float = 0.0
-    draft: float = 0.0
-    guess: float = 0.0
 
 
 @final
@@ -32,7 +24,7 @@ class Learnt:
         gains: by depth, the tokens of a level per unit of probability above it.
         reach: by depth, the probability above the next level per unit of probability above this one.
         worth: tokens of rounds with a draft over those that plain rounds would have written in the same seconds.
-        waits: seconds until the next probes.
+        waits: seconds until the next probe of each choice: no tree, a tree of the draft, and a guess alone.
     """
 
     costs: Costs = field(default_factory=Costs)
@@ -40,7 +32,7 @@ class Learnt:
     gains: tuple[float, ...] = (1.0,)
     reach: tuple[float, ...] = ()
     worth: float = 1.1
-    waits: Waits = field(default_factory=Waits)
+    waits: tuple[float, ...] = (0.0, 0.0, 0.0)
 
     @classmethod
     def from_json(cls, data: object) -> Learnt:
@@ -57,7 +49,7 @@ class Learnt:
             costs=_costs(found["costs"]),
             timed=found["timed"] is True,
             worth=_number("worth", found["worth"]),
-            waits=Waits(*_numbers("waits", found["waits"], count=len(Waits._fields))),
+            waits=_numbers("waits", found["waits"], count=3),
             **lists,
         )
 
