@@ -12,7 +12,7 @@ from draftwood.runners.factory import make_runners
 from draftwood.train import chats
 from draftwood.train.chat_files import read_chats
 from draftwood.train.chat_template import Template
-from draftwood.train.chats import Writer, write_chats
+from draftwood.train.chats import sampled_chats, write_chats
 from draftwood.train.config import ChatsConfig
 from tests.faults.folders import tiny_llama, tiny_tokenizer
 from tests.tiny_chat import chat_tokenizer
@@ -31,7 +31,7 @@ def writer(**settings):
     tokenizer = chat_tokenizer()
     model = tiny_llama(len(tokenizer), max_position_embeddings=256).eval()
     runner = make_runners(model, None, backend="torch").target
-    return Writer(runner, Template.of(tokenizer, [0]), settings_of(**settings), 0), tokenizer, model
+    return sampled_chats(runner, Template.of(tokenizer, [0]), settings_of(**settings), 0), tokenizer, model
 
 
 def settings_of(rows=3, longest=120, **settings):
@@ -53,7 +53,7 @@ def without_template_tokens(model, tokenizer):
 def test_turns_alternate_and_answers_are_marked():
     made, tokenizer, model = writer()
     without_template_tokens(model, tokenizer)
-    for chat in itertools.islice(made.chats(), 20):
+    for chat in itertools.islice(made, 20):
         roles = [role for role, _ in parts(chat, tokenizer)]
         assert len(roles) >= 2  # tokens of the template come between sampled ones
         assert roles == [("user", "assistant")[i % 2] for i in range(len(roles))]
@@ -74,10 +74,10 @@ def is_greedy(chat, model):
 
 def test_each_chat_takes_one_of_the_temperatures():
     made, _, model = writer(temperature=(0.0, 1.0))
-    greedy = [is_greedy(chat, model) for chat in itertools.islice(made.chats(), 30) if sum(chat.answered) > 2]
+    greedy = [is_greedy(chat, model) for chat in itertools.islice(made, 30) if sum(chat.answered) > 2]
     assert {True, False} == set(greedy)
     made, tokenizer, model = writer(temperature=(0.0,))
-    greedy_chats = list(itertools.islice(made.chats(), 10))
+    greedy_chats = list(itertools.islice(made, 10))
     assert all(is_greedy(chat, model) for chat in greedy_chats)
     assert len({parts(chat, tokenizer)[0][1] for chat in greedy_chats}) > 1  # user turns have a temperature of their own
 
@@ -108,8 +108,8 @@ def test_a_model_without_a_chat_template_writes_texts_from_their_beginning_to_th
     tokenizer = tiny_tokenizer()
     model = tiny_llama(len(tokenizer), max_position_embeddings=256).eval()
     runner = make_runners(model, None, backend="torch").target
-    made = Writer(runner, Template.of(tokenizer, [0]), settings_of(16, 40), 0)
-    written = list(itertools.islice(made.chats(), 60))
+    made = sampled_chats(runner, Template.of(tokenizer, [0]), settings_of(16, 40), 0)
+    written = list(itertools.islice(made, 60))
     for text in written:
         assert text.tokens[0] == 0
         assert text.answered == [False] + [True] * (len(text.tokens) - 1)

@@ -23,7 +23,6 @@ from typing import final
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import LoadOptions
-from draftwood.engine.batch import Batch
 from draftwood.engine.decode import Decoder
 from draftwood.engine.prefixes import PrefixCache
 from draftwood.engine.requests import Request
@@ -129,42 +128,32 @@ class Turns:
         return Chat(chat.tokens[: self.longest], chat.answered[: self.longest])
 
 
-@final
-class Writer:
-    """Writes chats, many at a time."""
+def sampled_chats(runner: Runner, template: Template, config: ChatsConfig, seed: int) -> Iterator[Chat]:
+    """Finished chats of a model, many at a time; an endless iterator, which needs the runner until it is closed."""
+    turns = Turns(template=template, longest=config.longest, temperatures=config.temperature, rng=random.Random(seed))
+    prefixes = PrefixCache()
+    prefixes.least = config.rows  # all rows may end a turn in one step, and their next turns need what they read
+    decoder = Decoder(runner, None, Recursive(), eos=sorted(template.ends), prefixes=prefixes)
+    writing = dict[int, OpenChat]()
+    with decoder.batch(reuse=template.has_turns) as batch:
 
-    def __init__(self, runner: Runner, template: Template, config: ChatsConfig, seed: int) -> None:
-        prefixes = PrefixCache()
-        prefixes.least = config.rows  # all rows may end a turn in one step, and their next turns need what they read
-        self._decoder = Decoder(runner, None, Recursive(), eos=sorted(template.ends), prefixes=prefixes)
-        self._rows, self._turns = (
-            config.rows,
-            Turns(template=template, longest=config.longest, temperatures=config.temperature, rng=random.Random(seed)),
-        )
+        def begin_turn(chat: OpenChat) -> None:
+            limits, own = Limits(max_new_tokens=turns.limit(chat)), turns.rng.getrandbits(32)
+            writing[batch.add(Request(prompt=list(chat.tokens), seed=own, limits=limits), chat.sampling)] = chat
 
-    def chats(self) -> Iterator[Chat]:
-        """Finished chats; an endless iterator. It needs the runner until it is closed."""
-        turns, writing = self._turns, dict[int, OpenChat]()
-        with self._decoder.batch(reuse=turns.template.has_turns) as batch:
-            while True:
-                while len(writing) < self._rows:
-                    chat = turns.begin()
-                    writing[self._begin_turn(batch, chat)] = chat
-                for piece in batch.step():
-                    chat = writing[piece.row]
-                    chat.add(piece.tokens, written=True)
-                    if piece.finish_reason is None:
-                        continue
-                    del writing[piece.row]
-                    if turns.goes_on(chat):
-                        writing[self._begin_turn(batch, chat)] = chat
-                    else:
-                        yield turns.end(chat)
-
-    def _begin_turn(self, batch: Batch, chat: OpenChat) -> int:
-        """Let the model write the next turn of a chat; returns the row's number."""
-        limits, seed = Limits(max_new_tokens=self._turns.limit(chat)), self._turns.rng.getrandbits(32)
-        return batch.add(Request(prompt=list(chat.tokens), seed=seed, limits=limits), chat.sampling)
+        while True:
+            while len(writing) < config.rows:
+                begin_turn(turns.begin())
+            for piece in batch.step():
+                chat = writing[piece.row]
+                chat.add(piece.tokens, written=True)
+                if piece.finish_reason is None:
+                    continue
+                del writing[piece.row]
+                if turns.goes_on(chat):
+                    begin_turn(chat)
+                else:
+                    yield turns.end(chat)
 
 
 def chats_for(config: DrafterConfig) -> Path:
@@ -198,7 +187,7 @@ def write_chats(config: ChatsConfig) -> None:
     number, found = len(list(config.out.glob("[0-9]*.npz"))), read_chats(config.out)
     count, written = len(found), sum(sum(chat.answered) for chat in found)
     runner, seed = make_runners(model, None).target, config.seed * 1_000_003 + number
-    chats = Writer(runner, template, replace(config, longest=longest), seed).chats()
+    chats = sampled_chats(runner, template, replace(config, longest=longest), seed)
     began, before, what = perf_counter(), written, "chats" if template.has_turns else "texts"
     while written < config.tokens:
         part = list(islice(chats, _PART))
