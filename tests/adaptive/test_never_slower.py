@@ -54,8 +54,10 @@ def test_with_nothing_known_a_text_is_not_slower(name, length):
 @pytest.mark.parametrize("world", ["usual", "dear"])
 @pytest.mark.parametrize("name", LIKELY)
 def test_in_a_later_process_a_text_is_not_slower(name, world):
-    for length in (40, 120, 400):
-        assert speed(name, world, length, learnt(name, world)) >= (0.97 if world == "usual" else 0.955)
+    """Probes of a draft that is known to be useless take at most a fiftieth of a text."""
+    least = 0.98 if name == "useless" else 0.97 if world == "usual" else 0.955
+    for length in (40, 120, 400, *[1500] * (name == "useless")):
+        assert speed(name, world, length, learnt(name, world)) >= least
 
 
 def test_lookup_that_was_right_before_is_soon_distrusted_in_another_text():
@@ -80,12 +82,6 @@ def test_guesses_that_were_seldom_right_in_earlier_texts_are_not_shown_until_a_t
     assert min(lookup.probabilities[:4]) > 0.5
     [again] = lookup.guess(sampler_of(Sampling(), [[1, 2, 3, 4, 5, 1]], VOCAB), [4])
     assert max(again.probabilities) < 0.2  # another text
-
-
-@pytest.mark.parametrize("world", ["usual", "dear"])
-def test_probes_take_at_most_a_fiftieth_of_a_text(world):
-    for length in (40, 120, 400, 1500):
-        assert speed("useless", world, length, learnt("useless", world)) >= 0.98
 
 
 def test_what_is_gained_stays():

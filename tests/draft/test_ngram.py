@@ -6,7 +6,6 @@ from draftwood.core.draws import Draw
 from draftwood.core.tree import TreeBuilder
 from draftwood.draft.ngram_index import ngram
 from draftwood.sampling.counter_rng import CounterRng
-from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
 from tests.helpers import ancestors_of, sampler_of
 
@@ -14,11 +13,7 @@ VOCAB = 12
 
 
 def drafted(drafter, texts, limits, sources=()):
-    return drafted_by(drafter, sampler_of(Sampling(), texts, VOCAB, sources=sources), limits)
-
-
-def drafted_by(drafter, sampler, limits):
-    root = [row.tokens[-1] for row in sampler.rows]
+    root, sampler = [text[-1] for text in texts], sampler_of(Sampling(), texts, VOCAB, sources=sources)
     tree = drafter.draft(root, sampler, CounterRng([0] * len(root)).at([0] * len(root)), limits)
     rows = zip(tree.host.tokens, tree.host.valid, strict=True)
     return [[token for token, real in zip(row[1:], valid[1:], strict=True) if real] for row, valid in rows]
@@ -36,13 +31,6 @@ def test_an_ending_is_the_texts_own_and_reaches_not_into_the_source():
     # "4 0" stands at the border of source and text and inside the source, but 4 is no part of the text.
     assert drafted(ngram(2), [[0]], [3], [[4, 0, 5, 4]]) == [[5, 4]]
     assert drafted(ngram(2), [[0]], [3], [[0, 6, 4, 0, 5, 1, 0, 9, 4]]) == [[9, 4]]  # the latest "0", not the one after a 4
-
-
-def test_rows_that_stay_keep_their_sources():
-    drafter = ngram(2)
-    both = sampler_of(Sampling(), [[0], [0]], VOCAB, sources=[[0, 5, 6], [0, 7, 8]])
-    assert drafted_by(drafter, both, [2, 2]) == [[5, 6], [7, 8]]
-    assert drafted_by(drafter, Sampler(both.rows[1:], VOCAB), [2]) == [[7, 8]]
 
 
 def tree():

@@ -156,11 +156,12 @@ class TreeBuilder:
 
     Attributes:
         rows: the nodes of each row.
+        first: the first node of the newest level.
     """
 
     def __init__(self, root: Sequence[int]) -> None:
         self.rows = [RowNodes(int(token)) for token in root]
-        self._first = 0  # of the newest level
+        self.first = 0
 
     @property
     def size(self) -> int:
@@ -175,10 +176,10 @@ class TreeBuilder:
             parents: indices into the previous level, from 0.
         """
         for row, new, above in zip(self.rows, tokens, parents, strict=True):
-            first = self._first
+            first = self.first
             for token, parent in zip(new, above, strict=True):
                 row.add(token, first + parent)
-        self._first = self.size - max(map(len, tokens))
+        self.first = self.size - max(map(len, tokens))
 
     def nodes(self, first: int = 0) -> Nodes:
         """The nodes from this one on. Shorter rows get padding."""
@@ -191,14 +192,10 @@ class TreeBuilder:
         seen: Bool[np.ndarray, "row node seen"] = np.ndarray((*tokens.shape, size), np.bool_, sees)
         return Nodes(np.maximum(tokens, 0) if any(-1 in row.tokens for row in rows) else tokens, depths, seen)
 
-    def level(self) -> Nodes:
-        """The newest level."""
-        return self.nodes(self._first)
-
-    def prefixes(self, first: int | None = None) -> list[list[list[int] | None]]:
-        """:meth:`DraftTree.prefixes` of the nodes from this one on; by default of the newest level."""
+    def prefixes(self, first: int) -> list[list[list[int] | None]]:
+        """:meth:`DraftTree.prefixes` of the nodes from this one on."""
         rows = [prefixes_of(row.tokens, row.parents, [token >= 0 for token in row.tokens]) for row in self.rows]
-        return [row[self._first if first is None else first :] for row in rows]
+        return [row[first:] for row in rows]
 
     def build(
         self,

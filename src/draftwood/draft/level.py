@@ -139,9 +139,9 @@ class LevelDrafter:
 
     def _score(self, builder: TreeBuilder, sampler: Sampler) -> Pending:
         """The draft's distributions at the newest level."""
-        scores = self.runner.extend(*builder.level())
+        scores = self.runner.extend(*builder.nodes(builder.first))
         self._evaluated = builder.size
-        return sampler.draft(scores.logits, builder.prefixes, scores.tokens)
+        return sampler.draft(scores.logits, partial(builder.prefixes, builder.first), scores.tokens)
 
     def commit(self, this_round: Round) -> None:
         seen = [[node for node in chain if node < self._evaluated] for chain in this_round.joined]
