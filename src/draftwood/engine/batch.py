@@ -56,7 +56,6 @@ class Batch:
             raise ConfigError(f"chunk is {chunk}: give the number of prompt tokens that a step may read, 1 or more")
         self.pipeline = pipeline
         self.failed: dict[int, Exception] = {}
-        self._tolerant = tolerant
         self._drafting = Drafting(pipeline.drafter, pipeline.verifier, tolerant=tolerant)
         self._most = most
         self._source = noise
@@ -250,7 +249,7 @@ class Batch:
                 raise lost
             return _piece(entry, index, this_round)
         except Exception as error:
-            if not self._tolerant:
+            if not self._drafting.tolerant:
                 raise
             self.failed[entry.row.number] = error
             return None

@@ -33,6 +33,7 @@ class Drafting:
             errors are raised.
 
     Attributes:
+        tolerant: as given.
         errors: number of errors so far, those of rounds included in which scores of the draft were NaN.
         lost: why rows with drawn trees end with this round, which an error has lost; None in any other round.
     """
@@ -40,7 +41,7 @@ class Drafting:
     def __init__(self, drafter: Drafter, verifier: Verifier, *, tolerant: bool) -> None:
         self._drafter = drafter
         self._must_keep = drafter.draw not in FREE_DRAWS and verifier.reads != "argmax"
-        self._tolerant = tolerant
+        self.tolerant = tolerant
         self._works = True
         self.errors = 0
         self.lost: ModelError | None = None
@@ -64,7 +65,7 @@ class Drafting:
             self._stop(error)
 
     def _stop(self, error: Exception) -> None:
-        if not self._tolerant:
+        if not self.tolerant:
             raise error
         self._works = False
         self.errors += 1
@@ -106,7 +107,7 @@ class Drafting:
     def look_at(self, sampler: Sampler) -> None:
         """Count, or raise, that scores of the draft were NaN."""
         if sampler.checks is not None and sampler.checks.draft_error is not None:
-            if not self._tolerant:
+            if not self.tolerant:
                 raise sampler.checks.draft_error
             self.errors += 1
 
