@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from importlib import import_module
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from draftwood.core.draft_kind import MTP
 from draftwood.core.errors import PairingError
 from draftwood.core.scores import Scores
 from draftwood.core.settings import Backend
 from draftwood.runners.context import token_bytes
 from draftwood.runners.hidden.module import DrafterModule
-from draftwood.runners.hidden.proof import check_drafter
 from draftwood.runners.hidden.text import HiddenText
 from draftwood.runners.native.network import Engine
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen, SharesBeginnings
@@ -40,46 +39,39 @@ class HiddenRunner(SharesBeginnings, ABC):
         target: its target, a causal language model; the target's runner must return the hidden states of
             ``drafter.config.target_layers``.
         engine: the backend, ``native`` or ``torch``.
-        check: compare a few scores with those of the drafter's modules.
         lender: the target's engine of the native backend, whose head is not packed again where the drafter has the same.
+
+    Attributes:
+        in_native, in_torch: classes of the passes by both libraries, over new entries and nodes of rows, with the table of
+            the entries. A pass that scores nodes is the method ``score``, whose arguments depend on the kind of the drafter;
+            ``read`` is one over what waits of a text, whose entries are the row that comes later.
 
     Raises:
         ConfigError: the native library is missing.
-        ModelError: the native engine does not run the drafter, or computes other scores.
-        NumericsError: its scores are NaN.
+        ModelError: the native engine does not run the drafter.
     """
 
     max_length: int | None = None
+    in_native: ClassVar[type[Any]]
+    in_torch: ClassVar[str]
 
     def __init__(
-        self,
-        drafter: DrafterModule,
-        target: Any,
-        *,
-        engine: Backend = "torch",
-        check: bool = True,
-        lender: Engine | None = None,
+        self, drafter: DrafterModule, target: Any, *, engine: Backend = "torch", lender: Engine | None = None
     ) -> None:
         self.model: Any = drafter
         self.kind = drafter.kind
-        self._passes = passes = self._passes_of(drafter, target, engine, lender)
-        self.network, self.engine, self.pads = passes.network, passes.engine, passes.pads
+        if engine == "native":
+            passes = self.in_native(drafter, target, lender)
+        else:  # imports transformers
+            passes = getattr(import_module("draftwood.runners.hidden.torch_passes"), self.in_torch)(drafter, target)
+        self._passes = passes
+        self.network, self.engine, self.pads, self.shift = passes.network, passes.engine, passes.pads, passes.shift
+        self.vocab_size, self.token_bytes = drafter.config.vocab_size, token_bytes(drafter.config, drafter.dtype.itemsize)
         self.device: torch.device = drafter.device
         self.forward_seconds = 0.0
         self._tokens = None if drafter.every_token else drafter.draft_tokens.long()
         self._table: RowTable[HiddenText] = RowTable()
         self._end_round()
-        if check and self.kind is not MTP:  # the tests compare such heads with their public definition
-            check_drafter(self, target)
-
-    @staticmethod
-    @abstractmethod
-    def _passes_of(drafter: Any, target: Any, engine: Backend, lender: Engine | None) -> Any:
-        """The passes of a drafter by a library, over new entries and nodes of rows, with the table of the entries.
-
-        A pass that scores nodes is the method ``score``, whose arguments depend on the kind of the drafter; ``read`` is one
-        over what waits of a text, whose entries are the row that comes later.
-        """
 
     @abstractmethod
     def _end_round(self) -> None:
@@ -92,14 +84,6 @@ class HiddenRunner(SharesBeginnings, ABC):
     @abstractmethod
     def _root_kept(self, hidden: Sequence[Hidden]) -> list[bool]:
         """Rows in which the entry of the root becomes one of the text."""
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self.model.config.vocab_size)
-
-    @property
-    def token_bytes(self) -> int:
-        return token_bytes(self.model.config, self.model.dtype.itemsize)
 
     @property
     def memory_bytes(self) -> int:
@@ -121,10 +105,6 @@ class HiddenRunner(SharesBeginnings, ABC):
         self._table.kept[text] = kept = source.for_row(Row(tokens=text.tokens), source.known)  # does not hold ``text``
         self._passes.table.keep(source.entries, kept.entries)
 
-    @property
-    def shift(self) -> int:
-        return int(self._passes.shift)
-
     def memory_of(self, text: Row) -> TextMemory | None:
         if not self.held(text):
             return None
@@ -133,7 +113,7 @@ class HiddenRunner(SharesBeginnings, ABC):
         return cast(TextMemory, memory)
 
     def restore(self, text: Row, length: int) -> TextMemory:
-        self._table.kept[text] = kept = HiddenText(Row(tokens=text.tokens), self._passes.shift)
+        self._table.kept[text] = kept = HiddenText(Row(tokens=text.tokens), self.shift)
         kept.restore(length)
         return cast(TextMemory, self._passes.table.restore(kept.entries, length))
 
@@ -150,7 +130,7 @@ class HiddenRunner(SharesBeginnings, ABC):
         self._passes.table.set_rows([text.entries for text in self._texts])
 
     def _new(self, row: Row) -> HiddenText:
-        return HiddenText(row, self._passes.shift)
+        return HiddenText(row, self.shift)
 
     def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> None:
         start = perf_counter()

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from draftwood.core.draft_kind import DFLASH
 from draftwood.core.errors import PairingError
 from draftwood.runners.hidden.module import BlockDrafter, PublishedDrafter
+from draftwood.runners.native.stored import embedded
 from draftwood.runners.plain_config import PlainConfig
 
 
@@ -65,7 +66,9 @@ class DFlashDrafter(BlockDrafter, PublishedDrafter):
 
     def mask_embedding(self, target: Any) -> Float[Tensor, "width"]:
         """The input of every token of the block but the root."""
-        return self.embedded(target, torch.tensor(self.config.mask_token, device=target.device))
+        token = torch.tensor([self.config.mask_token], device=target.device)
+        found: Tensor = self.embed_tokens(token) if self.config.own_embedding else embedded(target, token)
+        return found[0]
 
     def markov_head_parts(self) -> tuple[nn.Embedding, nn.Linear] | None:
         """The parts of the Markov head; None without one."""

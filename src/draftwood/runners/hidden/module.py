@@ -15,7 +15,7 @@ from draftwood.core.draft_kind import draft_kind
 from draftwood.core.errors import PairingError
 from draftwood.runners.context import layer_count
 from draftwood.runners.hidden.layers import HiddenLayer
-from draftwood.runners.native.stored import embedded, head_rows
+from draftwood.runners.native.stored import head_rows
 
 
 class DrafterModule(nn.Module):
@@ -46,19 +46,9 @@ class DrafterModule(nn.Module):
         """The embedding of tokens: the drafter's, or else the target's."""
         return self.embed_tokens if self.config.own_embedding else target.get_input_embeddings()
 
-    def embedded(self, target: Any, tokens: Int[Tensor, "*token"]) -> Float[Tensor, "*token width"]:
-        """The embeddings of tokens."""
-        if not self.config.own_embedding:
-            return embedded(target, tokens)
-        found: Tensor = self.embed_tokens(tokens)
-        return found
-
-    def head(self, target: Any, outputs: Int[Tensor, "output"] | None = None) -> Float[Tensor, "output width"]:
-        """The output weights, of all draft tokens or of some: the drafter's, or else rows of the target's."""
-        part = slice(None) if outputs is None else outputs
-        if self.config.own_head:
-            return self.lm_head.weight[part]
-        return head_rows(target, self.draft_tokens[part].long())
+    def head(self, target: Any) -> Float[Tensor, "output width"]:
+        """The output weights of all draft tokens: the drafter's, or else rows of the target's."""
+        return self.lm_head.weight if self.config.own_head else head_rows(target, self.draft_tokens.long())
 
     def rotation(self, positions: Int[Tensor, "row token"]) -> tuple[Tensor, Tensor]:
         """Cosines and sines [row, 1, token, dim / 2] of rotary embeddings."""

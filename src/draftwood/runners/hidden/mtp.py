@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from draftwood.core.draft_kind import MTP
@@ -65,5 +64,5 @@ class MtpDrafter(DrafterModule):
         found: torch.dtype = self._weights["fc.weight"].dtype
         return found
 
-    def head(self, target: Any, outputs: Int[Tensor, "output"] | None = None) -> Any:
-        return self._weights["lm_head.weight"] if self.config.own_head else super().head(target, outputs)
+    def head(self, target: Any) -> Any:
+        return self._weights["lm_head.weight"] if self.config.own_head else super().head(target)

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from draftwood.core.settings import Backend
 from draftwood.runners.hidden.base import HiddenRunner
-from draftwood.runners.hidden.module import BlockDrafter
 from draftwood.runners.hidden.native_passes import NativeBlockPasses, NativeEaglePasses
-from draftwood.runners.native.network import Engine
 from draftwood.runners.protocols import Hidden, PerNode, Seen
 
 
 @final
 class HiddenBlockRunner(HiddenRunner):
-    """The runner of a :class:`BlockDrafter`.
+    """The runner of a :class:`draftwood.runners.hidden.module.BlockDrafter`.
 
     The root's scores cost the pass. Scores of other nodes cost one small product each: those of their depth, plus what the
     Markov head says after their token. They are -inf beyond the block.
     """
 
-    @staticmethod
-    def _passes_of(drafter: BlockDrafter, target: Any, engine: Backend, lender: Engine | None) -> Any:
-        if engine == "native":
-            return NativeBlockPasses(drafter, target, lender)
-        from draftwood.runners.hidden.torch_passes import TorchBlockPasses  # imports transformers
-
-        return TorchBlockPasses(drafter, target)
+    in_native, in_torch = NativeBlockPasses, "TorchBlockPasses"
 
     def _end_round(self) -> None:
         self._block: Float[Tensor, "row depth draft_vocab"] | None = None
@@ -54,13 +45,7 @@ class Eagle3Runner(HiddenRunner):
     made again once they are accepted.
     """
 
-    @staticmethod
-    def _passes_of(drafter: Any, target: Any, engine: Backend, lender: Engine | None) -> Any:
-        if engine == "native":
-            return NativeEaglePasses(drafter, target, lender)
-        from draftwood.runners.hidden.torch_passes import TorchEaglePasses  # imports transformers
-
-        return TorchEaglePasses(drafter, target)
+    in_native, in_torch = NativeEaglePasses, "TorchEaglePasses"
 
     def _end_round(self) -> None:
         self._ready: list[bool] = []  # rows whose roots have an entry
