@@ -90,7 +90,7 @@ def test_controls_each_part_counts(monkeypatch):
         (sources, "SCALAR", "no weight"),
         *((sources, "ROUTER", {**sources.ROUTER, name: "no weight"}) for name in sources.ROUTER),
         (stored.StoredModel, "facts", unnormed),
-        (stored.StoredModel, "layer_inputs", lambda self, facts: inputs(self, facts)._replace(scale=0.0)),
+        (stored.StoredModel, "layer_inputs", lambda self, facts: (*inputs(self, facts)[:3], 0.0)),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(place, what, wrong)

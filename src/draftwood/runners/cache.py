@@ -154,13 +154,6 @@ class TreeCache(Cache):  # type: ignore[misc]
     @torch.inference_mode()
     def compact(self, source: Sequence[Sequence[int]], target: Sequence[int]) -> None:
         """Per row, copy the slots ``source`` to the slots from ``target`` on."""
-        if len(source) == 1:
-            slots, first = list(source[0]), target[0]
-            if slots and slots != list(range(first, first + len(slots))):
-                for buffer, index in self._with(torch.tensor(slots)):
-                    row = buffer[:, :1]
-                    row[:, :, :, first : first + len(slots)] = row.index_select(3, index)
-            return
         moves = [
             (row, s, t + i)
             for row, (slots, t) in enumerate(zip(source, target, strict=True))
@@ -168,15 +161,11 @@ class TreeCache(Cache):  # type: ignore[misc]
             if s != t + i
         ]
         if moves:
-            for buffer, index in self._with(torch.tensor(moves)):
+            index = torch.tensor(moves)
+            for buffer in self._all():
+                index = index.to(buffer.device)
                 rows, old, new = index.unbind(1)
                 buffer[:, rows, :, new] = buffer[:, rows, :, old]
-
-    def _with(self, index: Tensor) -> Iterator[tuple[Buffer, Tensor]]:
-        """Every buffer, and the index on its device."""
-        for buffer in self._all():
-            index = index.to(buffer.device)
-            yield buffer, index
 
     def drop(self, rows: Sequence[int]) -> None:
         """Remove these rows; the others keep their order."""

@@ -127,10 +127,7 @@ class ReadsAtOnce:
 class SharesBeginnings:
     """For runners that share any beginning of a text: they keep no running states."""
 
-    @property
-    def row_bytes(self) -> int:
-        """None."""
-        return 0
+    row_bytes = 0
 
     if TYPE_CHECKING:
 

@@ -24,7 +24,6 @@ from draftwood.runners.context import (
     context,
     layer_count,
     own_context,
-    token_bytes,
     unknown_sizes,
     vocabulary,
 )
@@ -74,10 +73,6 @@ class CausalRunner(SharesBeginnings):
         self._limits = TextLimits(longest, said, vocabulary(model)[0], drafts=drafts)
         self.model, self.hidden_layers, self.device, self.max_length = model, hidden_layers, model.device, longest
         self.forward_seconds = 0.0
-
-    @property
-    def token_bytes(self) -> int:
-        return token_bytes(self.model.config, self.model.dtype.itemsize)
 
     @property
     def memory_bytes(self) -> int:

@@ -12,7 +12,7 @@ from torch import nn
 from draftwood.core.errors import ModelError
 from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache, cache_argument
-from draftwood.runners.context import layer_count, mask_argument
+from draftwood.runners.context import layer_count, mask_argument, token_bytes
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.native.families import family_named
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen, on_device
@@ -51,6 +51,7 @@ class TorchRunner(CausalRunner):
             )
         super().__init__(model, drafts=drafts, hidden_layers=hidden_layers)
         self.network: nn.Module = model
+        self.token_bytes = token_bytes(model.config, model.dtype.itemsize)
         self.vocab_size = int(model.get_output_embeddings().weight.shape[0])
         self._can_keep = "logits_to_keep" in inspect.signature(model.forward).parameters
         devices = list(dict.fromkeys(map(str, getattr(model, "hf_device_map", {}).values())))

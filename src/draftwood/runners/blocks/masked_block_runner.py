@@ -11,13 +11,12 @@ from typing import Any, final
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import embedding
+from torch.nn.functional import embedding, pad
 
 from draftwood.core.draft_kind import MASKED_BLOCK
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.scores import Scores
-from draftwood.runners.blocks.block_round import BlockRound, check_count
-from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Seen
+from draftwood.runners.protocols import BlockRunner, Hidden, PerNode, ReadsAtOnce, Seen
 from draftwood.runners.rows import Sources, changes, padded_tokens, remaining
 from draftwood.runners.seq2seq.bart_decoder import (
     Layer,
@@ -32,6 +31,37 @@ from draftwood.runners.seq2seq.bart_decoder import (
 from draftwood.sampling.rows import Row
 
 _STEP = 64  # positions; for more of them all sources are read again
+
+
+@final
+class BlockRound:
+    """The scores of a round's block.
+
+    A node at depth ``d`` gets the scores of the block at index ``d``, whatever its ancestors are. Beyond the block the
+    scores are -inf, so nothing is drafted there.
+    """
+
+    def __init__(self) -> None:
+        self._scores: Tensor | None = None  # [row, depth, vocab]
+
+    def clear(self) -> None:
+        """End the round, or abandon it."""
+        self._scores = None
+
+    def scores_of(self, runner: BlockRunner, tokens: PerNode, depths: PerNode) -> Scores:
+        """Scores at new nodes; at the root, the first node of a round, ``runner`` makes the forward."""
+        if self._scores is None:
+            scores = runner.score_block(tokens[:, 0].tolist(), runner.block)
+            self._scores = pad(scores, (0, 0, 0, 1), value=-torch.inf)
+        device = self._scores.device
+        row, depth = torch.arange(len(tokens), device=device).unsqueeze(1), torch.as_tensor(depths, device=device)
+        return Scores(self._scores[row, depth.clamp(max=runner.block)])
+
+
+def check_count(count: int, block: int) -> None:
+    """Raise a ConfigError if the number of tokens is not in 1 to ``block``."""
+    if not 1 <= count <= block:
+        raise ConfigError(f"a block of {count} tokens does not fit the draft: give 1 to {block}")
 
 
 @final
@@ -58,7 +88,7 @@ class MaskedBlockRunner(ReadsAtOnce):
         config = model.config
         self.model = model
         self._limit(int(config.block) if block is None else block)
-        self.device = model.device
+        self.device, self.vocab_size, self.max_source = model.device, config.vocab_size, config.max_position_embeddings
         self.forward_seconds = 0.0
         ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
         never = {config.mask_token_id, config.pad_token_id, config.decoder_start_token_id} - {None, *ends}
@@ -77,14 +107,6 @@ class MaskedBlockRunner(ReadsAtOnce):
             raise ConfigError(f"the block has {block} masked positions, but the model takes 1 to {room - 1}")
         self.block = block
         self.max_length: int | None = room - block
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self.model.config.vocab_size)
-
-    @property
-    def max_source(self) -> int:
-        return int(self.model.config.max_position_embeddings)
 
     def clear(self) -> None:
         self._begin()

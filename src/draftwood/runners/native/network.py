@@ -20,7 +20,7 @@ from draftwood.hardware.threads import RULE
 from draftwood.native.library import DrafterSource, Facts, LayerSource, Matrix, NewTokens, address, array_address, library
 from draftwood.runners.native.family import EMBEDDING
 from draftwood.runners.native.memory import RowMemory, succeed
-from draftwood.runners.native.sources import Held, LayerInputs, Part
+from draftwood.runners.native.sources import Held, Part
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import sized
 
@@ -98,10 +98,11 @@ class Engine:
         succeed(library().drafter(self.handle, byref(source)))
         self.embeds, self.sources_width = bool(source.embeds), (source.sources - source.embeds) * source.source_width
 
-    def give_layers(self, inputs: LayerInputs, held: Held) -> None:
-        """Give layers what they have of a token of their own; raises as the engine. ``held`` keeps what is packed alive."""
-        table, projection = self._kept.matrix(inputs.table), held.matrix(inputs.projection)
-        if library().layer_inputs(self.handle, byref(table), byref(projection), held.numbers(inputs.norm), inputs.scale):
+    def give_layers(self, table: Part, projection: Part, norm: Part, scale: float, held: Held) -> None:
+        """Give layers what they have of a token of their own: rows of a table times ``scale``, [token][layer][input], and
+        products of the embedding, [layer][input][width], normed. Raises as the engine; ``held`` keeps packed parts alive."""
+        matrices = byref(self._kept.matrix(table)), byref(held.matrix(projection))
+        if library().layer_inputs(self.handle, *matrices, held.numbers(norm), scale):
             raise ModelError(f"the native engine: {library().error().decode()}")
 
     def row(self) -> RowMemory:
@@ -230,5 +231,5 @@ def causal_network(source: StoredModel, hidden_layers: Sequence[int], longest: i
     rotary, layers = source.rotary(), source.layers(facts)
     engine = Engine(facts, layers, hidden_layers, parts, held, rotary, longest, rotary.queries)
     if (inputs := source.layer_inputs(facts)) is not None:
-        engine.give_layers(inputs, held)
+        engine.give_layers(*inputs, held)
     return NativeNetwork(engine)

@@ -56,21 +56,14 @@ class NativeRunner(CausalRunner):
         formats = (model.rounded, "8-bit activations" if model.integers else "") if stored else ()
         self.engine = " ".join(filter(None, ("native", *formats, instruction_set())))
         self.network = causal_network(source_of(model), hidden_layers, self.max_length)
-        self.vocab_size = self.network.vocab_size
+        self.vocab_size, engine = self.network.vocab_size, self.network.engine
+        self.token_bytes, self.row_bytes = engine.token_bytes, engine.row_bytes
         self._begin()
         if check and not stored:
             check_scores(self)
         if check:
             check_tree_forward(self)
         release_free_memory()  # of the check, and of what was read of the tokenizer
-
-    @property
-    def token_bytes(self) -> int:
-        return self.network.engine.token_bytes
-
-    @property
-    def row_bytes(self) -> int:
-        return self.network.engine.row_bytes
 
     def reach(self, row: Row, length: int) -> int:
         memory = self._rows.memory_of(row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -15,16 +15,6 @@ from draftwood.runners.native.states import state_source
 from draftwood.runners.native.weights import Weight, sized, turned
 
 Part: TypeAlias = Tensor | Weight
-
-
-class LayerInputs(NamedTuple):
-    """What each layer has of a token of its own: rows of a table times ``scale``, [token][layer][input], and products of the
-    embedding, [layer][input][width], normed."""
-
-    table: Part
-    projection: Part
-    norm: Part
-    scale: float
 
 
 @final

@@ -27,7 +27,7 @@ from draftwood.runners.native.layers import (
 )
 from draftwood.runners.native.layouts import for_transformers
 from draftwood.runners.native.rotary import Rotary
-from draftwood.runners.native.sources import Held, LayerInputs, factor, layer_source
+from draftwood.runners.native.sources import Held, factor, layer_source
 from draftwood.runners.native.weights import Weight, rounded, sized
 from draftwood.runners.plain_config import PlainConfig
 
@@ -145,12 +145,12 @@ class StoredModel:
     def _rounded_scale(self, table: str, scale: float) -> float:
         return float(self.weights.get(f"{table[:-6]}embed_scale", torch.tensor(scale)).to(self.dtype))
 
-    def layer_inputs(self, facts: Facts) -> LayerInputs | None:
-        """What each layer has of a token of its own; None if layers have nothing."""
+    def layer_inputs(self, facts: Facts) -> tuple[Any, Any, Any, float] | None:
+        """What each layer has of a token of its own, as ``Engine.give_layers`` takes it; None if layers have nothing."""
         if not (size := facts.layer_inputs):
             return None
         width, table = facts.layers * size, self.weights[LAYER_TABLE]
-        return LayerInputs(
+        return (
             sized(LAYER_TABLE, table, max(facts.tokens, table.shape[0]), width),
             sized(LAYER_PROJECTION, self.weights[LAYER_PROJECTION], width, facts.width),
             sized(LAYER_NORM, self.weights[LAYER_NORM], size),
@@ -224,12 +224,12 @@ def source_of(model: Any) -> StoredModel:
     return StoredModel(model.config, None, weights, model.dtype)
 
 
-def embedded(model: Any, tokens: Int[Tensor, "*token"]) -> Float[Tensor, "*token width"]:
+def embedded(model: Any, tokens: Int[Tensor, "token"]) -> Float[Tensor, "token width"]:
     """The embeddings of tokens in a model."""
     if not isinstance(model, StoredModel):
         found: Tensor = model.get_input_embeddings()(tokens)
         return found
-    rows = model.weights[EMBEDDING].rows(tokens.flatten().tolist()).tensor(model.dtype).view(*tokens.shape, -1)
+    rows = model.weights[EMBEDDING].rows(tokens.tolist()).tensor(model.dtype)
     scale = model.embedding_scale()
     return rows * torch.tensor(scale, dtype=model.dtype) if scale else rows
 

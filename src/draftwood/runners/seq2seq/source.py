@@ -60,11 +60,6 @@ def refusal(model: Any, reason: str) -> ModelError:
     )
 
 
-def longest_text(model: Any) -> int | None:
-    """Number of positions of the decoder, None if unlimited."""
-    return _positions(model.get_decoder(), "max_target_positions")
-
-
 def _positions(stack: Any, name: str) -> int | None:
     if any(getattr(part, "has_relative_attention_bias", False) for part in stack.modules()):
         return None
@@ -74,7 +69,7 @@ def _positions(stack: Any, name: str) -> int | None:
 
 def source_text_limits(model: Any, *, drafts: bool) -> TextLimits:
     """The limits of the decoder of an encoder-decoder model."""
-    longest = longest_text(model)
+    longest = _positions(model.get_decoder(), "max_target_positions")
     said = f"the decoder of {model.config.model_type} takes {longest}: lower max_new_tokens"
     return TextLimits(longest, said, known_tokens(model.get_decoder(), model), drafts=drafts)
 
