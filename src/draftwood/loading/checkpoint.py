@@ -194,15 +194,8 @@ def gaps(found: Mapping[str, Collection[Any]]) -> str:
     return " and ".join(troubles)
 
 
-def note_untied(name: str | Path, model: Any) -> None:
-    """Say it if a model has two embeddings that its config calls tied: ``transformers`` follows the files."""
-    head = model.get_output_embeddings() if getattr(model.config, "tie_word_embeddings", False) else None
-    if head is not None and head.weight is not model.get_input_embeddings().weight:
-        note_untied_head(name)
-
-
 def note_untied_head(name: str | Path) -> None:
-    """Say that the files of a model hold two embeddings that its config calls tied."""
+    """Say that the files of a model hold two embeddings that its config calls tied: ``transformers`` follows the files."""
     _LOG.warning(
         "the config of %r says that input and output embeddings are tied, but its files hold two different ones, which "
         "are used",

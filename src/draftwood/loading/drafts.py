@@ -135,13 +135,12 @@ def _describes(name: str | Path) -> Iterator[None]:
 
 def _with_sizes(config: Config) -> Config:
     """A configuration whose sizes and layers are numbers of something; raises a ValueError for another one."""
+    block, layers, tokens = getattr(config, "block", 1), config.target_layers, config.draft_vocab_size
     if (reason := why_not_sizes(config, FAMILIES["llama"])) is not None:
         raise ValueError(reason)
-    block, layers, tokens = getattr(config, "block", 1), config.target_layers, config.draft_vocab_size
+    if not all(math.isfinite(number) for number in config.rope_frequencies):
+        raise ValueError("its rotations have numbers that are none")
     fit = 1 <= block <= MAX_NODES and 1 <= tokens <= config.vocab_size
-    for number in (config.rms_norm_eps, *config.rope_frequencies):
-        if not isinstance(number, int | float) or not 0 <= number < math.inf:
-            raise ValueError(f"{number!r} came for a number of its norms or of its rotations")
     if not fit or not all(isinstance(layer, int) and layer >= 0 for layer in layers):
         raise ValueError(f"its block is {block}, its draft_vocab_size {tokens}, and its target_layers are {layers}")
     return config
@@ -178,12 +177,10 @@ def load_published(name: str | Path, raw: Mapping[str, Any], target: Any) -> Pub
 def _draft_tokens(name: str | Path, config: Published, d2t: Tensor | None, t2d: Tensor | None) -> Tensor:
     """The target's numbers of the drafter's tokens, from their offsets ``d2t``; ``t2d`` marks them."""
     count, vocab = config.draft_vocab_size, config.vocab_size
-    if d2t is None:
-        if count != vocab:
-            refuse_gaps(name, {"missing_keys": ["d2t"], "unexpected_keys": [], "mismatched_keys": []})
+    if d2t is None and count == vocab:
         return torch.arange(vocab)
-    if len(d2t) != count:
-        refuse_gaps(name, {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": [("d2t", d2t.shape, (count,))]})
+    refuse_gaps(name, _found({"d2t": (count,)}, {} if d2t is None else {"d2t": d2t}))
+    assert d2t is not None
     tokens = torch.arange(count) + d2t.long()
     marked = torch.zeros(vocab, dtype=torch.bool)
     marked[tokens[(tokens >= 0) & (tokens < vocab)]] = True

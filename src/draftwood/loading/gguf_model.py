@@ -25,7 +25,7 @@ from draftwood.runners.native.layers import LAYER_NORM, LAYER_PROJECTION, LAYER_
 from draftwood.runners.native.layouts import MTP_STEMS, shapes_among
 from draftwood.runners.native.rotary import rotary_frequencies
 from draftwood.runners.native.stored import StoredModel
-from draftwood.runners.native.weights import BLOCKS, FLOATS, Weight
+from draftwood.runners.native.weights import BLOCKS, Weight
 from draftwood.runners.plain_config import PlainConfig, PlainGeneration
 
 _WHOLE: Final = {
@@ -200,8 +200,3 @@ def _add_ends(header: Header, generation: Any, own: Sequence[str]) -> None:
     parts = [part if isinstance(part, list) else [part] for part in found if part is not None]
     ends = list(dict.fromkeys(int(one) for part in parts for one in part))
     generation.eos_token_id = ends if len(ends) > 1 else next(iter(ends), None)
-
-
-def quantized(header: Header) -> bool:
-    """Whether a file holds codes."""
-    return any(tensor.kind not in FLOATS for tensor in header.tensors)

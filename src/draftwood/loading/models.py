@@ -23,7 +23,7 @@ from draftwood.loading.checkpoint import (
     cannot_load,
     folder_of,
     forget_default_end,
-    note_untied,
+    note_untied_head,
     refuse_gaps,
     without_bars,
 )
@@ -109,7 +109,9 @@ def load_model(
     except Exception as error:
         raise ModelError(cannot_load("model", name, error)) from error
     refuse_gaps(name, found)
-    note_untied(name, model)
+    head = model.get_output_embeddings() if getattr(model.config, "tie_word_embeddings", False) else None
+    if head is not None and head.weight is not model.get_input_embeddings().weight:
+        note_untied_head(name)
     forget_default_end(name, model, raw_config(name, options))
     return model.eval().to(device) if device_map is None else model.eval()
 

@@ -9,13 +9,13 @@ from typing import Any, Final, final
 
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.loading.checkpoint import CONFIG, folder_of
-from draftwood.loading.gguf_header import Header, header_of, read_header
-from draftwood.loading.names import gguf_file_of, resolve
+from draftwood.loading.gguf_header import Header, header_of
+from draftwood.loading.names import resolve
 
 NO_TEMPLATE: Final = "has no chat template, so it is no chat model: take a chat model, or generate for a plain text"
 _CONFIG: Final = "tokenizer_config.json"
 _KEY: Final = "chat_template"
-_FILES: Final = ("chat_template.jinja", "additional_chat_templates")
+_FILE: Final = "chat_template.jinja"
 
 
 @final
@@ -65,17 +65,14 @@ def _usual(template: Any) -> str:
 
 
 def refuse_without_template(name: str | Path) -> None:
-    """Refuse a folder or a GGUF file without a chat template. Other names, and damaged files, are left to loading.
+    """Refuse a model on this machine without a chat template. Other names, and damaged files, are left to loading.
 
     Raises:
-        ConfigError: names the file that should hold the template.
-        ModelError: a GGUF file that does not exist or cannot be read, or a folder with several of them.
+        ConfigError: it has none.
     """
-    if (file := gguf_file_of(name)) is not None:
-        if templates_of(read_header(file)) is None:
-            raise ConfigError(f"the GGUF file {str(file)!r} {NO_TEMPLATE}")
-    elif _lacks_template(Path(name)):
-        raise ConfigError(f"the target {str(name)!r} {NO_TEMPLATE} (neither {_CONFIG} nor {_FILES[0]} holds one)")
+    found = outline_of(name)
+    if found.files and not found.template:
+        raise ConfigError(f"the target {str(name)!r} {NO_TEMPLATE}")
 
 
 def templates_of(header: Header) -> Any:
@@ -92,13 +89,6 @@ def templates_of(header: Header) -> Any:
 
 def template_in(folder: Path) -> Any:
     """The chat template of a folder, or several by name; None without one. Raises an error for files that cannot be read."""
-    if (file := folder / _FILES[0]).is_file():
+    if (file := folder / _FILE).is_file():
         return file.read_text(encoding="utf-8")
     return json.loads((folder / _CONFIG).read_text(encoding="utf-8")).get(_KEY)
-
-
-def _lacks_template(folder: Path) -> bool:
-    try:
-        return not (folder / _FILES[1]).exists() and template_in(folder) is None
-    except (OSError, ValueError, AttributeError):
-        return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, final
@@ -12,9 +11,8 @@ import torch
 from draftwood.core.draft_kind import CAUSAL, HIDDEN_BLOCK, MASKED_BLOCK, MTP, SEQ2SEQ, DraftKind
 from draftwood.core.errors import PairingError
 from draftwood.core.settings import LoadOptions
-from draftwood.loading.checkpoint import CONFIG, folder_of, has_head
+from draftwood.loading.checkpoint import has_head
 from draftwood.loading.gguf_header import header_of
-from draftwood.loading.gguf_model import quantized
 from draftwood.loading.models import (
     choose_device,
     choose_dtype,
@@ -27,6 +25,7 @@ from draftwood.loading.published_configs import published_format
 from draftwood.runners.backends import EngineChoice, choose_engine
 from draftwood.runners.native.families import FAMILIES
 from draftwood.runners.native.refusals import is_mxfp4
+from draftwood.runners.native.weights import FLOATS
 from draftwood.runners.shared_tokens import SharedTokens
 
 
@@ -88,7 +87,7 @@ def plan_for(target: str | Path, draft: str | Path | None, options: LoadOptions)
         kept = None if options.dtype == "auto" else dtype
         own: dict[str, Any] = {"backend": options.backend, "weights": options.weights}
         engine = choose_engine(device, kind, **own, model_type=model_type, dtype=kept)
-    if engine.reads_files and options.dtype == "auto" and (options.weights != "same" or _has_codes(target)):
+    if engine.reads_files and options.dtype == "auto" and (options.weights != "same" or _has_codes(target, options)):
         dtype = torch.bfloat16  # the native engine computes from codes
     drafts = None if draft is None else _kind_of(draft, target, options, kind)
     return Plan(target, draft, options, kind, drafts, device, dtype, engine)
@@ -108,12 +107,10 @@ def _kind_of(name: str | Path, target: str | Path, options: LoadOptions, kind: D
     return SEQ2SEQ if kind is SEQ2SEQ and is_encoder_decoder(name, options) else CAUSAL
 
 
-def _has_codes(name: str | Path) -> bool:
-    """Whether a GGUF file, a folder or a downloaded hub model has codes that the native engine computes from."""
+def _has_codes(name: str | Path, options: LoadOptions) -> bool:
+    """Whether a model has codes that the native engine computes from."""
     if (header := header_of(name)) is not None:
-        return quantized(header)
-    try:
-        raw = json.loads((folder_of(name) or Path()).joinpath(CONFIG).read_text(encoding="utf-8"))
-        return FAMILIES[raw["model_type"]].alternating and is_mxfp4(raw.get("quantization_config"))
-    except (OSError, ValueError, KeyError, TypeError):
-        return False  # the loading says what is wrong with the files
+        return any(tensor.kind not in FLOATS for tensor in header.tensors)
+    raw = raw_config(name, options)
+    own = FAMILIES.get(raw.get("model_type", ""))
+    return own is not None and own.alternating and is_mxfp4(raw.get("quantization_config"))
