@@ -5,13 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForSeq2SeqLM
+from transformers import AutoModel
 
-import draftwood
 from draftwood import LoadOptions, ModelError, load, load_translator
-from draftwood.loading.models import load_model
 from tests.faults.folders import change_json, change_tensors, save_tiny
-from tests.runners.seq2seq_zoo import tiny as seq2seq
 
 ON_CPU = LoadOptions(dtype="float32", device="cpu", backend="torch")
 
@@ -124,35 +121,3 @@ def test_two_different_embeddings_that_are_said_to_be_tied_stay_two_and_the_user
     assert texts_of(said, role, backend) == wanted
     told = f"the config of {str(said)!r} says that input and output embeddings are tied, but its files hold two different"
     assert told in caplog.text
-
-
-@pytest.mark.parametrize("flag", [True, False])
-@pytest.mark.parametrize("held", [["decoder"], ["encoder"], ["encoder", "decoder"]])
-def test_an_encoder_reads_its_own_embedding_where_the_shared_one_is_missing(tmp_path, flag, held):
-    """Not the output embedding, as in huggingface/transformers#48154 and its text of one repeated sign."""
-    whole, split = tmp_path / "whole", tmp_path / "split"
-    seq2seq("t5", dtype=torch.float32, num_decoder_layers=2).save_pretrained(whole)
-    change_tensors(whole, lambda tensors: tensors.update({HEAD: torch.randn_like(tensors["shared.weight"])}))
-    shutil.copytree(whole, split)
-
-    def change(tensors):
-        shared = tensors.pop("shared.weight")
-        tensors.update({f"{part}.embed_tokens.weight": shared.clone() for part in held})
-
-    change_tensors(configured(split, tie_word_embeddings=flag), change)
-    wanted, found = (translated(folder) for folder in (whole, split))
-    assert found == wanted
-    assert len(set(found)) > 2
-
-
-def translated(folder):
-    """What our engine writes, which is what ``generate`` writes."""
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-    source = [5, 9, 40, 3]
-    loaded = load_model(folder, ON_CPU, torch.device("cpu"), torch.float32, AutoModelForSeq2SeqLM)
-    limits = {"max_new_tokens": 8, "ignore_eos": True}
-    found = draftwood.Translator(loaded, None, None).translate([source], limits=limits)[0].token_ids
-    model.generation_config.eos_token_id = None
-    theirs = model.generate(torch.tensor([source]), max_new_tokens=8, num_beams=1, do_sample=False)
-    assert found == theirs[0, 1:].tolist()
-    return found

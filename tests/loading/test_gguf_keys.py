@@ -1,6 +1,5 @@
 """Keys of a GGUF file: the model is the one that they describe, or the file is refused by the key."""
 
-import gguf
 import pytest
 import torch
 
@@ -60,9 +59,3 @@ def test_a_key_that_is_not_read_is_refused(tmp_path, said, words):
     metadata = {f"llama.{name}": value for name, value in said.items()}
     message = refusal(write_gguf(tmp_path / "fox.gguf", *source(), Q8_0, metadata=metadata))
     assert all(word in message for word in [*words, "give the model's safetensors folder"])
-
-
-def test_a_number_that_is_missing_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(gguf.GGUFWriter, "add_layer_norm_rms_eps", lambda *_: None)
-    message = refusal(write_gguf(tmp_path / "fox.gguf", *source(), F32))
-    assert "does not say llama.attention.layer_norm_rms_epsilon" in message

@@ -105,8 +105,6 @@ def test_quantisations_that_cannot_be_read_are_named(tmp_path, kind):
     ({"extra": {"output.weight": np.ones((5, 32), np.float32)}}, ["'output.weight' as 5 x 32"]),
     ({"metadata": {"tokenizer.ggml.model": "rwkv"}}, ["the tokenizer in", "'rwkv'"]),
     ({"metadata": {"split.count": 3}}, ["one of 3 parts"]),
-    ({"metadata": {"llama.rope.scaling.type": "yarn"}}, ["yarn"]),
-    ({"metadata": {"llama.attention.sliding_window": 16}}, ["sliding_window 16"]),
 ])  # fmt: skip
 def test_models_that_cannot_be_read_whole_are_refused_by_name(tmp_path, settings, said):
     message = refusal(write_gguf(tmp_path / "x.gguf", *source(), F32, **settings))

@@ -1,4 +1,4 @@
-"""Names of the hub are read from its cache, without a network: a target, a drafter, and a short name."""
+"""Names of the hub are read from its cache, without a network: a target and a drafter."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -9,8 +9,6 @@ import torch
 import draftwood
 from draftwood.core.errors import ModelError
 from draftwood.core.settings import LoadOptions
-from draftwood.loading import names
-from draftwood.loading.names import SHORT_NAMES, ShortName, resolve
 from draftwood.runners.pairing import vocabulary_digest
 from tests.helpers import tiny_hidden
 from tests.tiny_chat import chat_tokenizer, save_chat
@@ -59,13 +57,6 @@ def test_models_by_the_names_of_the_hub_answer_as_those_of_folders(cache, tmp_pa
     expected = answer(tmp_path / "fox")
     assert answer("someone/fox") == expected
     assert answer("someone/fox", "someone/fox-drafter") == expected
-
-
-def test_a_short_name_without_its_package_is_the_model_of_the_hub(cache, tmp_path, monkeypatch):
-    fox = ShortName(module="llm_fox", file="fox.gguf", install="pip install llm-fox", hub="someone/fox")
-    monkeypatch.setattr(names, "SHORT_NAMES", {**SHORT_NAMES, "fox": fox})
-    assert resolve("fox") == "someone/fox"
-    assert answer("fox", "someone/fox-drafter") == answer(tmp_path / "fox")
 
 
 def test_a_model_that_is_not_in_the_cache_is_named(cache):

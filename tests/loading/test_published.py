@@ -179,7 +179,6 @@ def changed(name, inner=None, **more):
     ("dflash", {"aux_hidden_state_layer_ids": [1, -2]}, r"its target_layers are \[1, -2\]"),
     ("eagle3", {"inner": {"num_attention_heads": 0}}, "num_attention_heads is 0"),
     ("eagle3", {"inner": {"head_dim": 2**31}}, "head_dim is 2147483648"),
-    ("eagle3", {"inner": {"rms_norm_eps": "x"}}, "rms_norm_eps"),
     ("other format", {"norm_output": True}, "norm_output is True, and only no value"),
     ("other format", {"eagle_config": {"use_input_layernorm": True}}, r"not known: eagle_config\.use_input_layernorm"),
     ("other format", {"num_hidden_layers": 2}, "num_hidden_layers is 2, and only 1"),

@@ -1,8 +1,5 @@
 """``--weights``: the rounded model is the target, and models that are not read from their files are refused."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -16,9 +13,8 @@ from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.support import score_tree
 from draftwood.sampling.settings import Sampling
 from tests.differences import difference
-from tests.faults.folders import save_tiny
 from tests.helpers import decoder, tiny_hidden
-from tests.loading.gguf_files import Q4_1, source, write_gguf
+from tests.loading.gguf_files import source
 from tests.runners.zoo import tiny
 
 TEXT = "the fox ran to the red hill"
@@ -82,19 +78,3 @@ def test_what_cannot_be_rounded_is_refused(folder, tmp_path):
         draftwood.load(folder, options={"backend": "native", "weights": "int4", "dtype": "float32"})
     with pytest.raises(ConfigError, match="weights 'int4' need the native engine"):
         draftwood.load(folder, options={"backend": "torch", "weights": "int4"})
-
-
-START = """
-import sys
-import draftwood
-for name in sys.argv[1:]:
-    pair = draftwood.load(name, name, options={"backend": "native"})
-    pair.generate("the fox", max_new_tokens=4)
-print(sorted({"torch._dynamo", "transformers.modeling_utils", "gguf"} & sys.modules.keys()))
-"""
-
-
-def test_a_start_imports_no_models_of_transformers(tmp_path):
-    names = write_gguf(tmp_path / "fox.gguf", *source(), Q4_1), save_tiny(tmp_path / "fox")
-    found = subprocess.run([sys.executable, "-c", START, *map(str, names)], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"

@@ -4,11 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import AutoModelForSeq2SeqLM, FalconConfig, FalconForCausalLM, GPT2Config, GPT2LMHeadModel, T5Config
+from transformers import FalconConfig
 
 from draftwood.core.errors import ModelError
 from draftwood.runners.support import check_architecture
 from draftwood.runners.torch_runner import TorchRunner
+from tests.runners.seq2seq_zoo import tiny as tiny_source
 from tests.runners.zoo import tiny
 
 
@@ -34,16 +35,15 @@ def test_architectures_without_trees_are_refused_by_name(kind, settings, reason)
 
 
 def test_only_its_alibi_variant_makes_falcon_unfit():
-    settings = {"vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    TorchRunner(FalconForCausalLM(FalconConfig(**settings, alibi=False)).eval())
+    fit, unfit = (SimpleNamespace(config=FalconConfig(alibi=one), get_output_embeddings=object) for one in (False, True))
+    check_architecture(fit)
     with pytest.raises(ModelError, match=r"'falcon' .*ALiBi"):
-        TorchRunner(FalconForCausalLM(FalconConfig(**settings, alibi=True)).eval())
+        check_architecture(unfit)
 
 
 def test_encoder_decoders_layers_with_a_state_and_models_without_a_head_are_refused_by_name():
-    config = T5Config(vocab_size=20, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     with pytest.raises(ModelError, match=r"'t5' .* encoder-decoder"):
-        TorchRunner(AutoModelForSeq2SeqLM.from_config(config))
+        TorchRunner(tiny_source("t5"))
     with pytest.raises(ModelError, match="no language-model head"):
         TorchRunner(tiny("gpt2").transformer)
     config = SimpleNamespace(model_type="new", layer_types=["full_attention", "conv"])  # it says enough
@@ -70,6 +70,5 @@ def test_a_forward_that_fails_is_named():
 
 
 def test_dropout_is_not_blamed_on_the_architecture():
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2, initializer_range=0.5)).train()
     with pytest.raises(ModelError, match=r"training mode.*model\.eval\(\)"):
-        TorchRunner(model)
+        TorchRunner(tiny("gpt2").train())
