@@ -61,13 +61,16 @@ class IntersectionRunner:
     def __init__(self, runner: Any, shared: SharedTokens, vocab: int) -> None:
         self._runner: _Cuts = runner
         self.kind, self.pads, self.engine, self.vocab_size = shared.kind, runner.pads, runner.engine, vocab
-        self.device, self.token_bytes, self.row_bytes = runner.device, runner.token_bytes, runner.row_bytes
         self.max_length = runner.max_length  # as the target counts: no token is possible behind more of the draft's
         known = [pair for pair in shared.map.items() if pair[0] < vocab and pair[1] < runner.vocab_size]
         self._tokens, self._own = torch.tensor(known, dtype=torch.long, device=runner.device).reshape(-1, 2).unbind(1)
         self._shared = shared
         self._check()
         self.clear()
+
+    @property
+    def device(self) -> torch.device:
+        return self._runner.device
 
     def _check(self) -> None:
         """Measure the shared tokens' part of the draft's probability, and refuse too little."""
@@ -145,6 +148,14 @@ class IntersectionRunner:
         for row, length in zip(self._rows, lengths, strict=True):
             self._runner.cut(self._copy(row).row, length)
         self._nodes = []
+
+    @property
+    def token_bytes(self) -> int:
+        return self._runner.token_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        return self._runner.row_bytes
 
     @property
     def memory_bytes(self) -> int:

@@ -66,7 +66,7 @@ class HiddenRunner(SharesBeginnings, ABC):
             passes = getattr(import_module("draftwood.runners.hidden.torch_passes"), self.in_torch)(drafter, target)
         self._passes = passes
         self.network, self.engine, self.pads, self.shift = passes.network, passes.engine, passes.pads, passes.shift
-        self.vocab_size, self.token_bytes = drafter.config.vocab_size, token_bytes(drafter.config, drafter.dtype.itemsize)
+        self.token_bytes = token_bytes(drafter.config, drafter.dtype.itemsize)
         self.device: torch.device = drafter.device
         self.forward_seconds = 0.0
         self._tokens = None if drafter.every_token else drafter.draft_tokens.long()
@@ -84,6 +84,10 @@ class HiddenRunner(SharesBeginnings, ABC):
     @abstractmethod
     def _root_kept(self, hidden: Sequence[Hidden]) -> list[bool]:
         """Rows in which the entry of the root becomes one of the text."""
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.model.config.vocab_size)
 
     @property
     def memory_bytes(self) -> int:
