@@ -147,12 +147,6 @@ def test_a_broken_profile_is_named(folders, tmp_path, content, message):
     assert str(path) in str(caught.value)
 
 
-def test_what_texts_taught_another_version_is_learnt_anew(folders, recwarn):
-    write(folders).write_text('{"format": 2, "learnt": {"adaptive": {}}}')
-    assert load(folders).known.learnt == {}
-    assert not recwarn
-
-
 def test_a_named_file_that_chooses_nothing_is_refused(folders, tmp_path):
     knowledge.save(tmp_path / "mine.json", profile_key(folders))
     with pytest.raises(ConfigError, match=r"mine\.json chooses nothing: run 'draftwood tune' again"):
