@@ -49,17 +49,17 @@ INNER = {
 }  # fmt: skip
 BUDGETS = {
     # Lines of each room, at most: about 2 % above what is there. A room that must grow says what it replaces.
-    "core": 2531, "grammar": 553, "hardware": 375, "native": 510, "sampling": 1443, "runners": 7429, "draft": 2800,
-    "verify": 651, "loading": 3903, "trace": 2750, "engine": 3552, "hf": 337, "train": 1790, "exactness": 1440, "tune": 363,
+    "core": 2528, "grammar": 553, "hardware": 375, "native": 510, "sampling": 1401, "runners": 7429, "draft": 2776,
+    "verify": 651, "loading": 3903, "trace": 2750, "engine": 3516, "hf": 337, "train": 1651, "exactness": 1440, "tune": 363,
     "serve": 6653, "ray": 680, "cli": 3659,
 }  # fmt: skip
 NATIVE = 5_103
 """Lines of C++ of the native engine, at most."""
-TESTS = 35_340
+TESTS = 35_242
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 6_723
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
-ALL_TEXT = 95_825
+ALL_TEXT = 95_520
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))
