@@ -59,7 +59,7 @@ TESTS = 35_242
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 6_723
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
-ALL_TEXT = 95_520
+ALL_TEXT = 95_592
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))
