@@ -33,8 +33,8 @@ _ONLY: Final = {
 }  # fmt: skip
 """Settings of mixtures and of layers with a running state, with the only values that the engine has code for."""
 _LAYERS: Final = "num_hidden_layers"
-_SIZES: Final = (_LAYERS, "hidden_size", "num_attention_heads", "vocab_size", "max_position_embeddings")
-"""Settings of sizes that each model has."""
+_SIZES: Final = (_LAYERS, "hidden_size", "num_attention_heads", "vocab_size", "max_position_embeddings", "block_multiple_of")
+"""Settings of sizes that are 1 or more where a model has them."""
 _HEADS: Final = ("num_key_value_heads", "head_dim")
 """The same of heads, unless these vary."""
 _MOST_LAYERS, _MOST = 1 << 12, 1 << 24
