@@ -124,7 +124,7 @@ def load_hidden_drafter(name: str | Path, device: torch.device, dtype: torch.dty
 
 @contextmanager
 def _describes(name: str | Path) -> Iterator[None]:
-    """A context in which a drafter is made of its configuration; a value that makes none raises a ModelError."""
+    """A context in which a drafter is made of its configuration; raises a ModelError where that fails."""
     try:
         yield
     except DraftwoodError:
@@ -134,12 +134,12 @@ def _describes(name: str | Path) -> Iterator[None]:
 
 
 def _with_sizes(config: Config) -> Config:
-    """A configuration whose sizes and layers are numbers of something; raises a ValueError for another one."""
+    """The same configuration; raises a ValueError if its sizes or layers are out of range."""
     block, layers, tokens = getattr(config, "block", 1), config.target_layers, config.draft_vocab_size
     if (reason := why_not_sizes(config, FAMILIES["llama"])) is not None:
         raise ValueError(reason)
     if not all(math.isfinite(number) for number in config.rope_frequencies):
-        raise ValueError("its rotations have numbers that are none")
+        raise ValueError("its rotary frequencies are not finite")
     fit = 1 <= block <= MAX_NODES and 1 <= tokens <= config.vocab_size
     if not fit or not all(isinstance(layer, int) and layer >= 0 for layer in layers):
         raise ValueError(f"its block is {block}, its draft_vocab_size {tokens}, and its target_layers are {layers}")

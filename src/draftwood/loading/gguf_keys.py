@@ -73,7 +73,8 @@ class Keys:
         if isinstance(found, list) and not several:
             raise self.refused(name)
         for one in found if isinstance(found, list) else [found]:
-            if isinstance(one, str) > isinstance(default, str) or (isinstance(one, float) and not math.isfinite(one)):
+            is_text, is_finite = isinstance(one, str), not isinstance(one, float) or math.isfinite(one)
+            if not is_finite or (is_text and not isinstance(default, str)):
                 raise self.refused(name)
         return found
 

@@ -8,7 +8,7 @@ from typing import Any
 from draftwood.native.library import Facts, LayerSource
 from draftwood.runners.context import SLIDING, Window, sliding_window
 from draftwood.runners.native.families import ACTIVATIONS, FAMILIES, SWIGLU
-from draftwood.runners.native.family import EMBEDDING, HEAD, ROUTER, SCALAR, SINKS, TILED
+from draftwood.runners.native.family import EMBEDDING, HEAD, ROUTER, SCALAR, SINKS, TILED, Family
 from draftwood.runners.native.layers import (
     LAYER_NORM,
     LAYER_PROJECTION,
@@ -38,7 +38,7 @@ def facts_of(config: Any, **more: Any) -> Facts:
     own, (setting, power) = FAMILIES[config.model_type], FAMILIES[config.model_type].scale
     head, shared = max(heads_of(config, number)[::-1] for number in range(config.num_hidden_layers))
     factors = {name: getattr(config, setting, SWIGLU.get(setting)) or 0.0 for name, setting in own.factors.items()}
-    given = {"experts_per_token": "num_experts_per_tok", **own.experts} if _experts(config) else {}
+    given = expert_settings(own) if expert_count(config) else {}
     experts = {name: value if value is True else getattr(config, str(value)) for name, value in given.items()}
     states = [own.states[kind] for kind in sorted(own.states.keys() & set(kinds_of(config)))]
     return Facts(
@@ -73,7 +73,12 @@ def _inner(config: Any) -> int:
     return size
 
 
-def _experts(config: Any) -> int:
+def expert_settings(own: Family) -> dict[str, str | bool]:
+    """Settings of a mixture of experts, by the engine's name, or their values."""
+    return {"experts_per_token": "num_experts_per_tok", **own.experts}
+
+
+def expert_count(config: Any) -> int:
     """The number of experts of a mixture; 0 of another model."""
     count = FAMILIES[config.model_type].experts.get("experts")
     return getattr(config, str(count)) or 0 if count and getattr(config, "enable_moe_block", True) else 0
@@ -83,7 +88,7 @@ def is_sparse(config: Any, number: int) -> bool:
     """Whether a layer is a mixture of experts."""
     step, dense = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None) or ()
     first = getattr(config, "num_dense_layers", 0)
-    return bool(_experts(config)) and number not in dense and (number + 1) % step == 0 and number >= first
+    return bool(expert_count(config)) and number not in dense and (number + 1) % step == 0 and number >= first
 
 
 def layer_shapes(config: Any, number: int, facts: Facts) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -11,7 +11,7 @@ import torch
 
 from draftwood.core.errors import ModelError
 from draftwood.runners.context import rotary_settings, unknown_sizes
-from draftwood.runners.native.facts import is_sparse, shapes_of
+from draftwood.runners.native.facts import expert_count, expert_settings, is_sparse, shapes_of
 from draftwood.runners.native.families import ACTIVATIONS, FAMILIES, LAYERS, family_named
 from draftwood.runners.native.family import EMBEDDING, HEAD, Family
 from draftwood.runners.native.layers import borrowers, input_size, kinds_of
@@ -23,7 +23,7 @@ _ROTARY_NUMBERS: Final = {
     "rope_theta": (1, math.inf), "factor": (0, math.inf), "partial_rotary_factor": (0, 1),
     "original_max_position_embeddings": (0, math.inf),
 }  # fmt: skip
-"""What numbers of a rotation exceed, and do not exceed."""
+"""Settings of a rotary embedding: a bound that they exceed, and their maximum."""
 _BY_LAYER: Final = {"default", "proportional"}
 """The same where heads of layers have several sizes."""
 _TEMPER: Final = {"original_max_position_embeddings", "llama_4_scaling_beta"}
@@ -32,13 +32,12 @@ _ONLY: Final = {
     "mamba_conv_bias": True, "mamba_proj_bias": False, "time_step_limit": (0.0, math.inf),
 }  # fmt: skip
 """Settings of mixtures and of layers with a running state, with the only values that the engine has code for."""
-_LAYERS: Final = "num_hidden_layers"
-_SIZES: Final = (_LAYERS, "hidden_size", "num_attention_heads", "vocab_size", "max_position_embeddings", "block_multiple_of")
-"""Settings of sizes that are 1 or more where a model has them."""
-_HEADS: Final = ("num_key_value_heads", "head_dim")
-"""The same of heads, unless these vary."""
-_MOST_LAYERS, _MOST = 1 << 12, 1 << 24
-"""What no number of layers, and no other size of a model reaches."""
+_MOST: Final = 1 << 24
+_SIZES: Final = {
+    **dict.fromkeys(("hidden_size", "num_attention_heads", "vocab_size", "max_position_embeddings"), _MOST),
+    **dict.fromkeys(("block_multiple_of", "decoder_sparse_step"), _MOST), "num_hidden_layers": 1 << 12,
+}  # fmt: skip
+"""Settings that are 1 or more where a model has them, and what they stay below."""
 _FORMATS: Final = (torch.float32, torch.bfloat16)
 
 
@@ -83,14 +82,13 @@ def why_not_config(config: Any, name: str | None = None) -> str | None:
 
 
 def why_not_sizes(config: Any, own: Family) -> str | None:
-    """The same of numbers that are none of their kind; a size that a model need not have may be 0 or None."""
+    """The same of settings that are out of range. What a model need not have may be None, or 0 if it is a size."""
     states = {setting for layer in own.states.values() for setting in layer.facts.values()}
-    experts = {"num_experts_per_tok", *(setting for setting in own.experts.values() if isinstance(setting, str))}
-    present = (*_SIZES, *(() if own.varied else _HEADS))
+    experts = [setting for setting in expert_settings(own).values() if isinstance(setting, str)]
+    present = {*_SIZES, *(() if own.varied else ("num_key_value_heads", "head_dim"))}
     for setting in (*present, *states, *experts, own.shared or "intermediate_size"):
-        least, most = int(setting in present), _MOST_LAYERS if setting == _LAYERS else _MOST
         value = getattr(config, setting, None)
-        if value is not None and not (isinstance(value, int) and least <= value < most):
+        if value is not None and not (isinstance(value, int) and (setting in present) <= value < _SIZES.get(setting, _MOST)):
             return f"its {setting} is {value!r}"
     numbers = [(setting, rotary.get(setting)) for rotary, setting in product(rotary_settings(config), _ROTARY_NUMBERS)]
     numbers += [(setting, getattr(config, setting, None)) for setting in (own.scale[0], own.epsilon, *own.factors.values())]
@@ -98,7 +96,9 @@ def why_not_sizes(config: Any, own: Family) -> str | None:
         above, top = _ROTARY_NUMBERS.get(setting, (0, math.inf))
         if value is not None and not (isinstance(value, int | float) and above < value <= top):
             return f"its {setting} is {value!r}"
-    return None
+    needed = (own.epsilon, own.scale[0], *(experts if own.experts and expert_count(config) else ()))
+    lacks = [setting for setting in needed if setting and getattr(config, setting, None) is None]
+    return f"its {lacks[0]} is None" if lacks else None
 
 
 def _why_not_layers(config: Any) -> str | None:
