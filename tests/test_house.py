@@ -33,7 +33,7 @@ FLOORS = [
 INNER = {
     # The order inside a room: folders and modules of one floor may know each other.
     "runners": [
-        ["protocols", "stored_texts", "rows", "plain_config"],
+        ["protocols", "rows", "plain_config"],
         ["cache", "forward"],
         ["slots", "pairing", "context", "shared_tokens"],
         ["support", "window_check"],

@@ -11,7 +11,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.engine import prefix_files, prompts
 from draftwood.engine.prefix_folder import PrefixFolder
 from draftwood.engine.prompts import AGAIN
-from draftwood.runners.stored_texts import PAGE
+from draftwood.runners.native.memory import PAGE
 from draftwood.sampling.settings import Sampling
 from tests.engine.test_batch import alone
 from tests.engine.test_prefixes import engine_of, request, some

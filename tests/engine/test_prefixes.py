@@ -216,7 +216,7 @@ def test_marks_go_where_rows_need_the_memory():
             for seed in range(3):
                 batch.add(request(some(100, seed), 30), Sampling())
             batch.step()
-            found.append((target.memory_bytes, [bool(one.marks) for one in target._rows.memories]))
+            found.append((target.memory_bytes, [bool(one.marks) for one in target._rows.parts]))
     (marked, with_marks), (bare, without) = found
     assert (with_marks, without) == ([True] * 3, [False] * 3)
     assert bare < marked

@@ -40,7 +40,7 @@ def test_a_second_text_with_the_same_beginning_and_one_with_a_gap():
     for given, new in ((text, 30), (other, 40), (gap, 5)):
         found = [scores_of(runner, 1, [given], new) for runner in runners]
         assert difference(found[0], found[1]) < 1e-4
-        assert list(map(len, runners[0]._passes.table.memories)) == [text.cached for text in runners[0]._texts]
+        assert list(map(len, runners[0]._passes.table.parts)) == [text.cached for text in runners[0]._texts]
         for runner in runners:
             runner.clear()
 

@@ -114,7 +114,7 @@ def test_a_fork_knows_which_states_and_entries_are_of_its_tokens(kind, length):
         fork = whole.fork(first)
         fork.cut(second)
         other = Row(tokens=[*TEXT[:60], 8])
-        runner._rows._table.coming = other, fork
+        runner._rows.coming = other, fork
         reached.append(len(fork))
         runner.prefill(other, 60)
         runner.set_rows([other])

@@ -172,9 +172,9 @@ def test_method_block_takes_a_longer_block_where_the_drafter_can():
 def test_sources_that_are_missing_or_too_long_are_refused():
     runner = MaskedBlockRunner(masked_block())
     for sources in ([], [[5, 1]], [[5, 1], []]):
-        with pytest.raises(ConfigError, match="give every text its source"):
+        with pytest.raises(ConfigError, match=r"source [01] is empty: give at least one token"):
             begin(runner, [[], []], sources)
-    with pytest.raises(CacheError, match="a source has 33 tokens, but the drafter reads 32"):
+    with pytest.raises(CacheError, match="source 0 has 33 tokens, but the encoder of masked_block takes 32"):
         begin(runner, [[]], [[5] * 33])
 
 
@@ -184,6 +184,7 @@ def test_what_depends_on_the_source_alone_is_computed_once(monkeypatch):
     monkeypatch.setattr(
         MaskedBlockPasses, "read", lambda self, tokens, *rest: (read.append(tokens), plain(self, tokens, *rest))[1]
     )
+    rounds.begin(SOURCES)
     assert max(rounds.round(BLOCK), rounds.round(1), rounds.round(3)) < EXACT
     rounds.add([[7, 1]])
     assert rounds.round(BLOCK) < EXACT
@@ -214,15 +215,16 @@ def test_control_a_drop_of_the_wrong_row_of_the_sources(monkeypatch):
     assert rounds.round(BLOCK) > WRONG
 
 
-def test_control_answers_of_other_positions(monkeypatch):
-    rounds = masked_rounds()
-    plain = MaskedBlockPasses.read
+def test_control_answers_of_other_tokens_of_the_source(monkeypatch):
+    rounds, plain = masked_rounds(), MaskedBlockPasses.read
 
     def read(self, *given):
         found = plain(self, *given)
-        return found._replace(answers=found.answers.flip(1))
+        found.memory[:, -1] = found.memory[:, -1].flip(-2)  # values in another order than keys
+        return found
 
     monkeypatch.setattr(MaskedBlockPasses, "read", read)
+    rounds.begin(SOURCES)
     assert rounds.round(BLOCK) > WRONG
 
 

@@ -159,7 +159,7 @@ def runner_of(engine: str, model: Any, **options: Any) -> Any:
 
 def cached(runner: Any) -> list[int]:
     """How many tokens of each row's text are in the runner's memory."""
-    found: list[int] = list(map(len, runner._rows.memories)) if isinstance(runner, NativeRunner) else runner._rows._cached
+    found: list[int] = list(map(len, runner._rows.parts)) if isinstance(runner, NativeRunner) else runner._rows.parts
     return found
 
 

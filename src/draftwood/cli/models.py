@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -63,12 +64,9 @@ def pull(name: str) -> None:
     quantisations (Q4_K_M, where there is one, by default). What was interrupted goes on where it ended.
     """
     from draftwood.loading.checkpoint import hub_errors
-    from draftwood.loading.gguf_names import download
-    from draftwood.loading.names import SHORT_NAMES, check_model, resolve
+    from draftwood.loading.names import locate
 
-    check_model(name)
-    found = download(name) or resolve(name)
-    if str(found) in (name, *(model.hub for model in SHORT_NAMES.values())):
+    if not Path(found := locate(name)).exists():
         with hub_errors(name):
             from huggingface_hub import snapshot_download
 

@@ -22,9 +22,9 @@ from jaxtyping import Int32
 from draftwood.core.errors import CacheError
 from draftwood.engine.prefix_files import FORMAT, Bytes, DamagedError, PrefixFiles
 from draftwood.native.build import digest as engine_version
+from draftwood.runners.native.memory import PAGE, RowMemory, StoresTexts
 from draftwood.runners.protocols import Runner
 from draftwood.runners.rows import common_length
-from draftwood.runners.stored_texts import PAGE, StoresTexts, TextMemory
 from draftwood.sampling.rows import Row
 
 _LOOKED_AT: Final = 64  # ends of texts behind one page, the last used ones: any other would save less than a page
@@ -126,7 +126,7 @@ class PrefixFolder:
             chain.append(_digest(chain[-1], ids[page * PAGE : (page + 1) * PAGE]))
         return chain, ids
 
-    def _save(self, chain: Sequence[bytes], ids: Tokens, memory: TextMemory) -> None:
+    def _save(self, chain: Sequence[bytes], ids: Tokens, memory: RowMemory) -> None:
         parts, count, rest = memory.parts, -(-len(memory) // PAGE), ids[len(ids) // PAGE * PAGE :]
         states, pages = _named(parts[: len(parts) - count]), parts[len(parts) - count :]
         files: dict[str, tuple[Tokens, Mapping[str, Bytes]]] = {}

@@ -144,17 +144,11 @@ def on_hub(repo: str, tag: str) -> list[str]:
     return choose(files, tag, repo)
 
 
-def download(name: object) -> Path | None:
-    """The file of a name, downloaded to the hub's cache unless it is on this machine; None for another name.
-
-    Raises:
-        ModelError: as :func:`on_hub`.
-    """
-    if (found := file_here(name)) is not None or (named := repository(name)) is None:
-        return found
-    files = on_hub(*named)
-    with hub_errors(named[0]):
+def download(repo: str, tag: str) -> Path:
+    """The file of a name, downloaded to the hub's cache; raises a ModelError as :func:`on_hub`."""
+    files = on_hub(repo, tag)
+    with hub_errors(repo):
         from huggingface_hub import hf_hub_download
 
-        first, *_ = [Path(hf_hub_download(named[0], file)) for file in files]
+        first, *_ = [Path(hf_hub_download(repo, file)) for file in files]
     return first

@@ -248,7 +248,8 @@ def _near(name: str | Path) -> str | None:
 def locate(name: str | Path) -> str | Path:
     """As :func:`resolve`, and checked by :func:`check_model`; GGUF files of the hub are downloaded."""
     check_model(name)
-    return gguf_file_of(name) or download(name) or resolve(name)
+    found, named = gguf_file_of(name), repository(name)
+    return found or (_meant(name) if named is None else download(*named))
 
 
 def located(kind: str, target: str | Path | None, draft: str | Path | None) -> tuple[str | Path, str | Path | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, NamedTuple, TypeVar, final
+from typing import Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from draftwood.sampling.rows import Row
 
 T = TypeVar("T")
-_PADDED = (1, 1, 3, 1)  # the padded dimension of each part of sources
+_PADDED = (1, 1, 3)  # the padded dimension of each part of sources
 
 
 def changes(old: Sequence[Row], rows: Sequence[Row]) -> tuple[list[int], list[Row]]:
@@ -30,9 +30,11 @@ def remaining(items: Iterable[T], gone: Sequence[int]) -> list[T]:
     return [item for row, item in enumerate(items) if row not in gone]
 
 
-@final
 class RowTable(Generic[T]):
     """The rows of a runner, and one thing that it has for each of them.
+
+    Args:
+        make: the part of a new row.
 
     Attributes:
         rows, parts: the present rows, in order, and what the runner has for them.
@@ -40,7 +42,8 @@ class RowTable(Generic[T]):
         kept: the parts of texts that stay when their rows go.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[Row], T]) -> None:
+        self._make = make
         self.kept: WeakKeyDictionary[Row, T] = WeakKeyDictionary()
         self.clear()
 
@@ -50,7 +53,7 @@ class RowTable(Generic[T]):
         self.parts: list[T] = []
         self.coming: tuple[Row, T] | None = None
 
-    def set_rows(self, rows: Sequence[Row], make: Callable[[Row], T]) -> tuple[list[int], list[Row]]:
+    def set_rows(self, rows: Sequence[Row]) -> tuple[list[int], list[Row]]:
         """Change the rows. The one that comes joins with its part, or goes when others join.
 
         Returns:
@@ -59,7 +62,7 @@ class RowTable(Generic[T]):
         gone, new = changes(self.rows, rows)
         read = self.part_read(new[0]) if len(new) == 1 else None
         made = new if read is None else []
-        joining = list(map(make, new)) if read is None else [read]
+        joining = list(map(self._make, new)) if read is None else [read]
         self.coming = None if new else self.coming
         self.rows, self.parts = list(rows), [*remaining(self.parts, gone), *joining]
         return gone, made
@@ -69,7 +72,9 @@ class RowTable(Generic[T]):
         return self.coming[1] if self.coming is not None and self.coming[0] is row else None
 
     def of(self, row: Row) -> T | None:
-        """The part of a present row or of a text that was kept."""
+        """The part of a present row, of the one that comes, or of a text that was kept; None of any other."""
+        if (read := self.part_read(row)) is not None:
+            return read
         return self.parts[self.rows.index(row)] if row in self.rows else self.kept.get(row)
 
 
@@ -114,13 +119,11 @@ class Sources(NamedTuple):
         mask: True at tokens, False at padding.
         states: the output of the encoder.
         memory: keys and values of the decoder's layers, alternating.
-        answers: attention of the masked positions 0, 1, ... to the source.
     """
 
     mask: Bool[Tensor, "row source"]
     states: Float[Tensor, "row source width"] | None = None
     memory: Float[Tensor, "row part head source dim"] | None = None
-    answers: Float[Tensor, "row position width"] | None = None
 
     def picked(self, rows: Sequence[int]) -> Sources:
         """These rows, in this order."""
@@ -128,6 +131,21 @@ class Sources(NamedTuple):
         return Sources(*(None if part is None else part.index_select(0, index) for part in self))
 
     def joined(self, other: Sources) -> Sources:
-        """These rows, then the others, padded to one length; both have the same answers."""
+        """These rows, then the others, padded to one length."""
         parts = zip(self, other, _PADDED, strict=True)
         return Sources(*(None if a is None or b is None else padded_rows(a, b, dim) for a, b, dim in parts))
+
+
+@torch.inference_mode()
+def sources_of(
+    known: Sources | None, old: Sequence[Row], rows: Sequence[Row], encode: Callable[[Sequence[Row]], Sources]
+) -> tuple[Sources | None, list[int] | None]:
+    """The sources of rows that come and go, of which new ones are encoded; and of the old rows those that stay, where no new
+    ones come."""
+    gone, new = changes(old, rows)
+    kept, encoded = remaining(range(len(old)), gone), encode(new) if new else None
+    if known is not None and gone:
+        known = known.picked(kept) if kept else None
+    if encoded is not None:
+        known = encoded if known is None else known.joined(encoded)
+    return known, None if new else kept

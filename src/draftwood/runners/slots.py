@@ -23,8 +23,9 @@ _CHUNK = 1024  # most pending tokens of one forward; bounds the size of a long p
 
 
 @final
-class SlotTable:
-    """The rows of a runner. Of a row's text, the cache holds the first tokens, and all others before the root are pending.
+class SlotTable(RowTable[int]):
+    """The rows of a runner, and the number of slots [0, cached) of each that hold committed tokens. All other tokens before
+    the root are pending. A row that comes is the last one of the cache.
 
     Args:
         cache: keys and values of the rows.
@@ -51,25 +52,15 @@ class SlotTable:
         self._bare = bare
         self._window = window
         self._biases = torch.tensor([0.0, -torch.inf], dtype=dtype, device=device).unbind()
-        self._kept: WeakKeyDictionary[Row, TreeCache] = WeakKeyDictionary()
-        self._table: RowTable[int] = RowTable()  # slots [0, cached) of a row hold committed tokens; one that comes is last
-        self._now: RoundSlots | None = None
-
-    @property
-    def rows(self) -> list[Row]:
-        """The present rows, in order."""
-        return self._table.rows
-
-    @property
-    def _cached(self) -> list[int]:
-        return self._table.parts
+        self._copies: WeakKeyDictionary[Row, TreeCache] = WeakKeyDictionary()  # of kept texts
+        super().__init__(lambda _: 0)
 
     @property
     def _round(self) -> RoundSlots:
         """The present round, which begins with its first use; it reads all tokens before the roots."""
         if self._now is None:
-            pending = [row.tokens[cached:-1] for row, cached in zip(self.rows, self._cached, strict=True)]
-            self._now = RoundSlots(self._cached, pending, self.device)
+            pending = [row.tokens[cached:-1] for row, cached in zip(self.rows, self.parts, strict=True)]
+            self._now = RoundSlots(self.parts, pending, self.device)
         return self._now
 
     @property
@@ -78,15 +69,13 @@ class SlotTable:
         return max((len(row.tokens) for row in self.rows), default=1)
 
     def clear(self) -> None:
-        """Remove all rows."""
         self.cache.clear()
-        self._table.clear()
-        self._now = None
+        super().clear()
+        self._now: RoundSlots | None = None
 
-    def set_rows(self, rows: Sequence[Row]) -> None:
-        """As :meth:`draftwood.runners.protocols.Runner.set_rows`."""
-        old, coming = len(self.rows), self._table.coming
-        gone, empty = self._table.set_rows(rows, lambda _: 0)
+    def set_rows(self, rows: Sequence[Row]) -> tuple[list[int], list[Row]]:
+        old, coming = len(self.rows), self.coming
+        gone, empty = super().set_rows(rows)
         if empty and coming is not None:
             gone.append(old)
         if gone:
@@ -94,44 +83,45 @@ class SlotTable:
         if empty:
             self.cache.add(len(empty))
         self._now = None
+        return gone, empty
 
     def held(self, row: Row) -> int:
         """As :meth:`draftwood.runners.protocols.KeepsTexts.held`."""
-        return self._table.of(row) or 0
+        return self.of(row) or 0
 
     def keep(self, row: Row, text: Row) -> None:
         """As :meth:`draftwood.runners.protocols.KeepsTexts.keep`, with a copy."""
         kept = self.cache.another()
         kept.copy_row(self.cache, self.rows.index(row), self.held(row))
-        self._kept[text], self._table.kept[text] = kept, self.held(row)
+        self._copies[text], self.kept[text] = kept, self.held(row)
 
     def cut(self, row: Row, length: int) -> None:
         """Forget what is in memory of a present row behind its first ``length`` tokens, between two rounds."""
         index = self.rows.index(row)
-        self._cached[index] = min(length, self._cached[index])
+        self.parts[index] = min(length, self.parts[index])
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of the keys and values of all rows and kept texts."""
-        return sum(cache.memory_bytes for cache in (self.cache, *self._kept.values()))
+        return sum(cache.memory_bytes for cache in (self.cache, *self._copies.values()))
 
     def begin(self, row: Row, prefix: Prefix | None) -> None:
         """Begin to read a row that comes later, if it is another one; what is known of its beginning is copied."""
-        if self._table.part_read(row) is not None:
+        if self.part_read(row) is not None:
             return
         if not self.rows:
             self.cache.clear()
-        elif self._table.coming is not None:
+        elif self.coming is not None:
             self.cache.drop([len(self.rows)])
-        self._table.coming = None
+        self.coming = None
         length = 0 if prefix is None else min(prefix.length, self.held(prefix.row))
         if prefix is None or not length:
             self.cache.add(1)
         else:
             present = prefix.row in self.rows
-            source, at = (self.cache, self.rows.index(prefix.row)) if present else (self._kept[prefix.row], 0)
+            source, at = (self.cache, self.rows.index(prefix.row)) if present else (self._copies[prefix.row], 0)
             self.cache.copy_row(source, at, length)
-        self._table.coming = row, length
+        self.coming = row, length
 
     def batches(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Iterator[ForwardBatch]:
         """The forwards for new nodes: first long pending text in parts, then the rest of it with the nodes."""
@@ -141,12 +131,12 @@ class SlotTable:
 
     def batches_to(self, end: int) -> Iterator[ForwardBatch]:
         """The forwards that read the first ``end`` tokens of the row that comes later."""
-        assert self._table.coming is not None
-        row, read = self._table.coming
+        assert self.coming is not None
+        row, read = self.coming
         now = RoundSlots([read], [row.tokens[read:end]], self.device, len(self.rows))
         while now.waiting:
             yield self._pending_batch(now, min(_CHUNK, now.waiting))
-        self._table.coming = row, now.ends[0]
+        self.coming = row, now.ends[0]
 
     def _pending_batch(self, now: RoundSlots, count: int) -> ForwardBatch:
         """A forward of the next ``count`` columns of pending tokens."""
@@ -207,8 +197,8 @@ class SlotTable:
                 [*range(first - len(waiting), first), *(first + n for n in kept)]
                 for waiting, kept in zip(self._now.pending, nodes, strict=True)
             ]
-            self.cache.compact(source, self._cached)
-            self._table.parts = [c + len(s) for c, s in zip(self._cached, source, strict=True)]
+            self.cache.compact(source, self.parts)
+            self.parts = [c + len(s) for c, s in zip(self.parts, source, strict=True)]
         self._now = None
 
     def _pending_columns(

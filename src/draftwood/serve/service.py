@@ -23,8 +23,8 @@ from draftwood.engine.logprobs import of_prompt
 from draftwood.engine.pipeline import PLAIN
 from draftwood.engine.prefix_folder import PrefixFolder
 from draftwood.loading.profile import bits_keys
+from draftwood.runners.native.memory import StoresTexts
 from draftwood.runners.native.stored import weight_sizes
-from draftwood.runners.stored_texts import StoresTexts
 from draftwood.serve.decoding.metrics import Metrics
 from draftwood.serve.decoding.rows import GIB, Admission
 from draftwood.serve.decoding.scheduler import Scheduler

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from importlib import import_module
 from time import perf_counter
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,10 +19,10 @@ from draftwood.core.settings import Backend
 from draftwood.runners.context import token_bytes
 from draftwood.runners.hidden.module import DrafterModule
 from draftwood.runners.hidden.text import HiddenText
+from draftwood.runners.native.memory import RowMemory
 from draftwood.runners.native.network import Engine
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen, SharesBeginnings
 from draftwood.runners.rows import RowTable
-from draftwood.runners.stored_texts import TextMemory
 from draftwood.sampling.rows import Row
 
 _IDLE = 16  # rows with more hidden states to read are not drafted for now, so nothing is read ahead
@@ -70,7 +70,7 @@ class HiddenRunner(SharesBeginnings, ABC):
         self.device: torch.device = drafter.device
         self.forward_seconds = 0.0
         self._tokens = None if drafter.every_token else drafter.draft_tokens.long()
-        self._table: RowTable[HiddenText] = RowTable()
+        self._table: RowTable[HiddenText] = RowTable(self._new)
         self._end_round()
 
     @abstractmethod
@@ -109,17 +109,18 @@ class HiddenRunner(SharesBeginnings, ABC):
         self._table.kept[text] = kept = source.for_row(Row(tokens=text.tokens), source.known)  # does not hold ``text``
         self._passes.table.keep(source.entries, kept.entries)
 
-    def memory_of(self, text: Row) -> TextMemory | None:
+    def memory_of(self, text: Row) -> RowMemory | None:
         if not self.held(text):
             return None
-        memory = self._passes.table.memory_of(self._table.kept[text].entries)
+        memory: RowMemory = self._passes.table.of(self._table.kept[text].entries)
         memory.cut(self._table.kept[text].cached)
-        return cast(TextMemory, memory)
+        return memory
 
-    def restore(self, text: Row, length: int) -> TextMemory:
+    def restore(self, text: Row, length: int) -> RowMemory:
         self._table.kept[text] = kept = HiddenText(Row(tokens=text.tokens), self.shift)
         kept.restore(length)
-        return cast(TextMemory, self._passes.table.restore(kept.entries, length))
+        memory: RowMemory = self._passes.table.restore(kept.entries, length)
+        return memory
 
     def clear(self) -> None:
         self._passes.table.clear()
@@ -128,7 +129,7 @@ class HiddenRunner(SharesBeginnings, ABC):
 
     def set_rows(self, rows: Sequence[Row]) -> None:
         coming = self._table.coming
-        self._table.set_rows(rows, self._new)
+        self._table.set_rows(rows)
         if coming is not None and coming[1] in self._texts:
             coming[1].fresh = True
         self._passes.table.set_rows([text.entries for text in self._texts])

@@ -107,7 +107,7 @@ class NativePasses:
 
     def _memories(self, texts: Sequence[HiddenText]) -> list[RowMemory]:
         """The memories of entries, without what an interrupted pass has read."""
-        found: list[RowMemory] = [self.table.memory_of(text.entries) for text in texts]
+        found: list[RowMemory] = [self.table.of(text.entries) for text in texts]
         for text, memory in zip(texts, found, strict=True):
             if len(memory) != text.cached:
                 memory.cut(text.cached)
@@ -141,7 +141,7 @@ class NativeEaglePasses(NativePasses):
             inputs = {"sources": list(features.contiguous())}
         else:
             inputs = {"features": features.contiguous()}
-        out = self._pass(tokens, depths, ancestors, self.table.memories, self.table.pending(), **inputs)
+        out = self._pass(tokens, depths, ancestors, self.table.parts, self.table.pending(), **inputs)
         for text in texts:
             text.entries_read()
         assert out.hidden is not None

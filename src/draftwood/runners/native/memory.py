@@ -5,14 +5,18 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
-from typing import Final, final
+from typing import Final, Protocol, final, runtime_checkable
 
 import numpy as np
 from jaxtyping import UInt8
 
 from draftwood.core.errors import CacheError
 from draftwood.native.library import library
+from draftwood.runners.protocols import KeepsTexts
+from draftwood.sampling.rows import Row
 
+PAGE: Final = 64
+"""Tokens of a page of keys and values (``native/model.h``)."""
 MARKS: Final = 8
 """Copies of a row's running states, at most."""
 
@@ -114,3 +118,25 @@ class RowMemory:
     def restore(self, length: int) -> None:
         """Take so many tokens in place of none; what :attr:`parts` have of them is written next."""
         succeed(library().restore(self.handle, length))
+
+
+@runtime_checkable
+class StoresTexts(KeepsTexts, Protocol):
+    """A runner whose memory of kept texts can be written to files and read by another one of the same weights.
+
+    Attributes:
+        shift: what is kept of a token is made of the text up to so many tokens behind it.
+    """
+
+    @property
+    def shift(self) -> int: ...
+
+    def memory_of(self, text: Row) -> RowMemory | None:
+        """The memory of a kept text from its first token on; None where there is none."""
+
+    def restore(self, text: Row, length: int) -> RowMemory:
+        """Keep a memory of a text's first tokens, as :meth:`keep` does, whose parts the caller writes next.
+
+        Raises:
+            CacheError: there is no memory for it.
+        """

@@ -66,18 +66,18 @@ class NativeRunner(CausalRunner):
         release_free_memory()  # of the check, and of what was read of the tokenizer
 
     def reach(self, row: Row, length: int) -> int:
-        memory = self._rows.memory_of(row)
+        memory = self._rows.of(row)
         return 0 if memory is None else memory.reach(min(length, len(memory)))
 
     def mark(self, row: Row, *, regular: bool) -> None:
-        if (memory := self._rows.memory_of(row)) is not None:
+        if (memory := self._rows.of(row)) is not None:
             memory.mark(regular=regular)
 
     def thin_marks(self) -> bool:
         return self._rows.thin_marks()
 
     def memory_of(self, text: Row) -> RowMemory | None:
-        return self._rows.memory_of(text)
+        return self._rows.of(text)
 
     def restore(self, text: Row, length: int) -> RowMemory:
         return self._rows.restore(text, length)
@@ -101,7 +101,7 @@ class NativeRunner(CausalRunner):
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         self._limits.check(max(len(row.tokens) for row in self._rows.rows))
-        logits, peaks, hidden = self._forward(tokens, depths, ancestors, self._rows.memories, self._rows.pending())
+        logits, peaks, hidden = self._forward(tokens, depths, ancestors, self._rows.parts, self._rows.pending())
         states, read = hidden or (None, None)
         return Scores(logits, states, read, peaks=peaks)
 

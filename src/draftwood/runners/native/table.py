@@ -13,7 +13,7 @@ from draftwood.sampling.rows import Row
 
 
 @final
-class MemoryTable:
+class MemoryTable(RowTable[RowMemory]):
     """Rows and their memories, which change as those of a :class:`draftwood.runners.slots.SlotTable`.
 
     Args:
@@ -22,43 +22,25 @@ class MemoryTable:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._table: RowTable[RowMemory] = RowTable()
-        self._begun = False  # the present round
-
-    @property
-    def rows(self) -> list[Row]:
-        """The present rows, in order."""
-        return self._table.rows
-
-    @property
-    def memories(self) -> list[RowMemory]:
-        """The memories of the rows."""
-        return self._table.parts
+        super().__init__(lambda _: engine.row())
 
     def clear(self) -> None:
-        """Remove all rows."""
-        self._table.clear()
-        self._begun = False
+        super().clear()
+        self._begun = False  # the present round
 
     def _end_round(self) -> None:
         if self._begun:
-            for memory in self.memories:
+            for memory in self.parts:
                 memory.cut(len(memory))
         self._begun = False
 
-    def set_rows(self, rows: Sequence[Row]) -> None:
-        """As :meth:`draftwood.runners.protocols.Runner.set_rows`."""
+    def set_rows(self, rows: Sequence[Row]) -> tuple[list[int], list[Row]]:
         self._end_round()
-        self._table.set_rows(rows, lambda _: self._engine.row())
-
-    def memory_of(self, row: Row) -> RowMemory | None:
-        """The memory of a present row, of one that comes later, or of a text that was kept; None of any other."""
-        read = self._table.part_read(row)
-        return self._table.of(row) if read is None else read
+        return super().set_rows(rows)
 
     def held(self, row: Row) -> int:
         """As :meth:`draftwood.runners.protocols.KeepsTexts.held`."""
-        memory = self.memory_of(row)
+        memory = self.of(row)
         return 0 if memory is None else len(memory)
 
     @property
@@ -68,46 +50,45 @@ class MemoryTable:
 
     def keep(self, row: Row, text: Row) -> None:
         """As :meth:`draftwood.runners.protocols.KeepsTexts.keep`; full pages are shared."""
-        memory = self.memories[self.rows.index(row)]
-        self._table.kept[text] = memory.fork(len(memory))
+        memory = self.parts[self.rows.index(row)]
+        self.kept[text] = memory.fork(len(memory))
 
     def restore(self, text: Row, length: int) -> RowMemory:
-        """As :meth:`draftwood.runners.stored_texts.StoresTexts.restore`."""
-        memory = self._engine.row()
+        """As :meth:`draftwood.runners.native.memory.StoresTexts.restore`."""
+        self.kept[text] = memory = self._engine.row()
         memory.restore(length)
-        self._table.kept[text] = memory
         return memory
 
     def thin_marks(self) -> bool:
         """As :meth:`draftwood.runners.protocols.KeepsTexts.thin_marks`."""
-        coming = [] if self._table.coming is None else [self._table.coming[1]]
-        return any([memory.thin_marks() for memory in (*self.memories, *coming)])
+        coming = [] if self.coming is None else [self.coming[1]]
+        return any([memory.thin_marks() for memory in (*self.parts, *coming)])
 
     def cut(self, row: Row, length: int) -> None:
         """As :meth:`draftwood.runners.slots.SlotTable.cut`; with running states less may be left."""
         index = self.rows.index(row)
-        if length < len(memory := self.memories[index]):
-            self.memories[index] = memory.fork(length)
+        if length < len(memory := self.parts[index]):
+            self.parts[index] = memory.fork(length)
 
     def begin(self, row: Row, prefix: Prefix | None) -> RowMemory:
         """The memory of a row that comes later; a new one shares what is known of its beginning."""
-        if (found := self._table.part_read(row)) is None:
-            source = None if prefix is None else self.memory_of(prefix.row)
+        if (found := self.part_read(row)) is None:
+            source = None if prefix is None else self.of(prefix.row)
             if prefix is not None and source is not None:
                 found = source.fork(min(prefix.length, len(source)))
             else:
                 found = self._engine.row()
-            self._table.coming = row, found
+            self.coming = row, found
         return found
 
     def pending(self) -> list[list[int]]:
         """What the memories lack of the rows' tokens before the roots, read next: a round begins, or goes on."""
         self._begun = True  # first: an interrupted call may have read nodes
-        return [row.tokens[len(memory) : -1] for row, memory in zip(self.rows, self.memories, strict=True)]
+        return [row.tokens[len(memory) : -1] for row, memory in zip(self.rows, self.parts, strict=True)]
 
     def commit(self, nodes: Sequence[Sequence[int]]) -> None:
         """End the round: per row, the text has the tokens of these nodes next, in this order."""
         if self._begun:  # else nothing was read
-            for memory, kept in zip(self.memories, nodes, strict=True):
+            for memory, kept in zip(self.parts, nodes, strict=True):
                 memory.commit(kept)
         self._begun = False

@@ -13,7 +13,7 @@ from draftwood.core.errors import ModelError
 from draftwood.core.scores import Scores
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Seen, on_device
-from draftwood.runners.rows import Sources, changes, remaining
+from draftwood.runners.rows import Sources, sources_of
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder
 from draftwood.runners.seq2seq.source import (
@@ -73,29 +73,16 @@ class Seq2SeqRunner(ReadsAtOnce):
         self._rows.clear()
 
     def set_rows(self, rows: Sequence[Row]) -> None:
-        old = self._rows.rows
-        gone, new = changes(old, rows)
-        start = perf_counter()
-        with torch.inference_mode():
-            encoded = self._encoded(new) if new else None
-            if gone:
-                self._attach_kept(remaining(range(len(old)), gone))
-            if encoded is not None:
-                self._sources = encoded if self._sources is None else self._sources.joined(encoded)
-                self._decoder.attach(self._sources)
+        start, old = perf_counter(), self._rows.rows
+        self._sources, kept = sources_of(self._sources, old, rows, self._encoded)
+        if self._sources is not None and kept != list(range(len(old))):
+            self._decoder.attach(self._sources, kept)
         self.forward_seconds += perf_counter() - start
         self._rows.set_rows(rows)
 
     def _encoded(self, rows: Sequence[Row]) -> Sources:
         sources = [row.source for row in rows]
         return self._decoder.encode(*read_sources(self.model, sources, self.max_source, drafts=self._limits.drafts))
-
-    def _attach_kept(self, kept: Sequence[int]) -> None:
-        """Keep the sources of these rows."""
-        assert self._sources is not None
-        self._sources = self._sources.picked(kept) if kept else None
-        if self._sources is not None:
-            self._decoder.attach(self._sources, kept)
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         self._limits.check(self._rows.longest_text)
