@@ -36,6 +36,8 @@ class SlotTable(RowTable[int]):
         window: the model's sliding attention; not with ``bare``.
     """
 
+    _now: RoundSlots | None
+
     def __init__(
         self,
         cache: TreeCache,
@@ -71,7 +73,7 @@ class SlotTable(RowTable[int]):
     def clear(self) -> None:
         self.cache.clear()
         super().clear()
-        self._now: RoundSlots | None = None
+        self._now = None
 
     def set_rows(self, rows: Sequence[Row]) -> tuple[list[int], list[Row]]:
         old, coming = len(self.rows), self.coming
