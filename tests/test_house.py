@@ -37,7 +37,7 @@ INNER = {
         ["cache", "forward"],
         ["slots", "pairing", "context", "shared_tokens"],
         ["support", "window_check"],
-        ["torch_runner", "native", "unpadded"],
+        ["torch_runner", "native"],
         ["seq2seq", "blocks", "hidden", "intersection"],
         ["backends"],
         ["factory"],

@@ -15,8 +15,8 @@ import draftwood.runners.torch_runner as torch_runner
 from draftwood import Limits, Pair, Sampling
 from draftwood.core.errors import ConfigError, PairingError
 from draftwood.core.settings import Method
+from draftwood.engine.requests import Request
 from draftwood.hf import recipe
-from draftwood.runners.unpadded import Unpadded
 from draftwood.sampling.warping import Warper
 from tests.runners.zoo import EOS, PAD, SUPPORTED, VOCAB, tiny, windowed
 
@@ -109,9 +109,8 @@ def test_default_methods_and_a_single_row_without_mask():
 
 
 def test_control_padding_that_reaches_the_model(monkeypatch):
-    monkeypatch.setattr(
-        Unpadded, "_read_texts", lambda self: [setattr(own, "tokens", row.tokens) for row, own in self._rows]
-    )
+    request = lambda prompt, padding, **rest: Request(prompt=[*padding, *prompt], **rest)  # noqa: E731
+    monkeypatch.setattr("draftwood.hf.Request", request)
     assert not torch.equal(ours(target(), recipe(other())), plain_text("llama"))
 
 

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import islice
 from threading import Lock
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, final
 from weakref import WeakKeyDictionary
 
 from draftwood.core.errors import DraftwoodError
@@ -27,7 +27,6 @@ from draftwood.engine.prefixes import PrefixCache
 from draftwood.engine.requests import Request
 from draftwood.grammar.constraint import Grammars
 from draftwood.runners.protocols import Runner
-from draftwood.runners.unpadded import Unpadded
 from draftwood.sampling.settings import Sampling
 from draftwood.verify import Verifier
 
@@ -121,42 +120,21 @@ class Decoders:
             self._trials[method.method] = trial
 
 
-_Made: TypeAlias = tuple[Unpadded, Drafter, Verifier]
-
-
 @final
-class DrafterCache:
-    """Keeps drafters, with their estimates, for models whose runners last only one call; models are not kept alive.
+class LearntCache:
+    """Keeps what methods have learnt for models whose runners last only one call; models are not kept alive.
 
-    A drafter in use is not shared: a concurrent call gets another one.
+    What is in use is not shared: a concurrent call begins anew.
     """
 
     def __init__(self) -> None:
-        self._kept: WeakKeyDictionary[Any, WeakKeyDictionary[Any, dict[tuple[Method, bool], _Made]]]
+        self._kept: WeakKeyDictionary[Any, WeakKeyDictionary[Any, dict[tuple[Method, bool], Controllers]]]
         self._kept = WeakKeyDictionary()
 
     @contextmanager
-    def drafter(
-        self, target: Any, draft: Any, method: Method, runner: Runner, padding: Sequence[int], *, greedy: bool
-    ) -> Iterator[tuple[Drafter, Verifier]]:
-        """The drafter and the verifier of a method, inside a context.
-
-        Args:
-            target, draft: the models.
-            method: the drafting method and its verifier.
-            runner: runs the draft model in this call.
-            padding: tokens on the left of each row that the draft model must not see.
-            greedy: temperature 0.
-
-        Raises:
-            ConfigError, PairingError: as :func:`draftwood.engine.methods.build`.
-        """
+    def controllers(self, target: Any, draft: Any, method: Method, *, greedy: bool) -> Iterator[Controllers]:
+        """What a method knows and learns with a target and a draft, inside a context; ``greedy`` is temperature 0."""
         kept = self._kept.setdefault(target, WeakKeyDictionary()).setdefault(draft, {})
-        key = method, greedy
-        if (found := kept.pop(key, None)) is None:
-            hidden = Unpadded(runner, padding)
-            found = hidden, *build(method, hidden, greedy=greedy)
-        found[0].hold(runner, padding)
-        yield found[1:]
-        found[0].release()  # not after an error, which leaves the drafter in an unknown state
-        kept[key] = found
+        found = kept.pop((method, greedy), None) or Controllers()
+        yield found
+        kept[method, greedy] = found  # not after an error, which leaves it in an unknown state

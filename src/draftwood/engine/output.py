@@ -67,7 +67,7 @@ class RowOutput:
             if self.limits.stop:  # only stop strings need the text after every token
                 new_text += self._read([token])
             if self.finish_reason is None and token == chosen:
-                ends = token in self.row.stops or (self._criterion is not None and self._criterion(self.row.tokens))
+                ends = token in self.row.stops or (self._criterion is not None and self._criterion(self.row.padded))
                 self.finish_reason = "stop" if ends else None
             if self.finish_reason is None and self.remaining <= 0:
                 self.finish_reason = "length"

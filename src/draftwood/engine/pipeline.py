@@ -109,6 +109,7 @@ class Pipeline:
             tokens=list(request.prompt),
             sampling=sampling,
             number=number,
+            padding=request.padding,
             source=request.source,
             draft_text=request.draft_text,
             history=history if self.verifier.reads == "argmax" else None,
@@ -119,7 +120,7 @@ class Pipeline:
         output = RowOutput(row, request, longest=self.target.max_length, tokenizer=self.tokenizer)
         processors = row.bound([*(sampling.processors or ()), *(sampling.warpers or ())])
         target = self.target
-        try_processors(processors, row.tokens, stops, vocab=target.vocab_size, new=output.remaining, device=target.device)
+        try_processors(processors, row.padded, stops, vocab=target.vocab_size, new=output.remaining, device=target.device)
         if sampling.grammar is not None:
             row.constraint = self.grammars.constraint(sampling.grammar, stops)
         return Entry(row=row, request=request, drafts=method != PLAIN, output=output)

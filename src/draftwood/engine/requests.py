@@ -20,6 +20,7 @@ class Request:
 
     Attributes:
         prompt: token ids, at least one.
+        padding: token ids before the prompt that its criterion and logits processors read, and no model.
         source: token ids for an encoder; the prompt is then the start of the decoder's text.
         draft_text: token ids of a text that this one may repeat, such as a file that is edited. Drafts are taken from it.
         seed: the text is a function of the prompt, the settings and the seed.
@@ -34,6 +35,7 @@ class Request:
     """
 
     prompt: Sequence[int]
+    padding: Sequence[int] = ()
     source: Sequence[int] = ()
     draft_text: Sequence[int] = ()
     seed: int = 0

@@ -34,25 +34,21 @@ from draftwood.core.rounds import Stats
 from draftwood.core.seeds import seeds_for
 from draftwood.core.settings import Method
 from draftwood.core.unknown import known_arguments
-from draftwood.draft import Drafter
+from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.engine.arguments import MethodLike, method_of
 from draftwood.engine.decode import Decoder
-from draftwood.engine.decoders import DrafterCache
+from draftwood.engine.decoders import LearntCache
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.hf.refusals import padding_of, refuse_embeddings, refuse_inputs, refuse_settings
 from draftwood.runners.context import context, own_context
-from draftwood.runners.protocols import Runner
 from draftwood.runners.support import check_fits
 from draftwood.runners.torch_runner import TorchRunner
-from draftwood.runners.unpadded import Unpadded, UnpaddedRng
-from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.processors import ByRow
 from draftwood.sampling.settings import Sampling
-from draftwood.verify import Verifier
 
 _SEEDS = 1 << 62
-_DRAFTERS = DrafterCache()
+_LEARNT = LearntCache()
 
 
 @known_arguments
@@ -141,8 +137,9 @@ class Recipe:
         # Temperature, top-k, penalties and so on are processors.
         processors = [_by_row(processor, len(padding)) for processor in logits_processor or ()]
         sampling = Sampling(temperature=1.0 if config.do_sample else 0.0, processors=processors)
-        with self._built(model, draft, padding, greedy=sampling.greedy) as built:
-            texts = self._decode(Decoder(Unpadded(target, padding), *built), input_ids, ends, sampling, padding)
+        with self._controllers(model, greedy=sampling.greedy) as controllers:
+            built = build(self.method, draft, greedy=sampling.greedy, controllers=controllers)
+            texts = self._decode(Decoder(target, *built), input_ids, ends, sampling, padding)
         sequences = ends.rectangle(texts, config)
         return GenerateDecoderOnlyOutput(sequences=sequences) if config.return_dict_in_generate else sequences
 
@@ -153,12 +150,10 @@ class Recipe:
         self._proven[model] = state
         return runner
 
-    def _built(
-        self, model: Any, draft: Runner | None, padding: Sequence[int], *, greedy: bool
-    ) -> AbstractContextManager[tuple[Drafter, Verifier]]:
-        if draft is None:
-            return nullcontext(build(self.method, None, greedy=greedy))
-        return _DRAFTERS.drafter(model, self.draft, self.method, draft, padding, greedy=greedy)
+    def _controllers(self, model: Any, *, greedy: bool) -> AbstractContextManager[Controllers | None]:
+        if self.draft is None:
+            return nullcontext(None)
+        return _LEARNT.controllers(model, self.draft, self.method, greedy=greedy)
 
     def _criteria(self, criteria: Sequence[Any], stop_strings: str | Sequence[str] | None) -> Sequence[Any]:
         """The criteria, with one for the stop strings. A given StopStringCriteria takes precedence, as in ``generate``."""
@@ -181,12 +176,12 @@ class Recipe:
         put, end = (_silent, _silent) if self.streamer is None else (self.streamer.put, self.streamer.end)
         put(input_ids.cpu())
         seeds = self._seeds(len(prompts), sampling)
-        noise = UnpaddedRng(CounterRng(seeds, decoder.pipeline.target.device, greedy=sampling.greedy), padding)
+        criteria, limits = map(ends.criterion, range(len(prompts))), ends.limits
         requests = [
-            Request(prompt=prompt, seed=seed, limits=ends.limits, criterion=ends.criterion(row))
-            for row, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True))
+            Request(prompt=prompt[hidden:], padding=prompt[:hidden], seed=seed, limits=limits, criterion=criterion)
+            for prompt, hidden, seed, criterion in zip(prompts, padding, seeds, criteria, strict=True)
         ]
-        for pieces in decoder.stream(requests, sampling, noise=noise):
+        for pieces in decoder.stream(requests, sampling):
             for piece in pieces:
                 prompts[piece.row] += piece.tokens
                 for token in piece.tokens:

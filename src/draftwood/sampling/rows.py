@@ -23,6 +23,7 @@ class Row:
         tokens: prompt and committed text; the last one is the root of the next tree. At first they are the prompt.
         sampling: its settings.
         number: of its request.
+        padding: tokens before the text that logits processors read, and no model.
         source: the encoder's input; empty without an encoder.
         draft_text: tokens that the text may repeat.
         history: earlier texts that the text may repeat, those of its ``owner``; None for none.
@@ -35,6 +36,7 @@ class Row:
     tokens: list[int]
     sampling: Sampling = field(default_factory=Sampling)
     number: int = 0
+    padding: Sequence[int] = ()
     source: Sequence[int] = ()
     draft_text: Sequence[int] = ()
     history: History | None = None
@@ -47,6 +49,11 @@ class Row:
 
     def __post_init__(self) -> None:
         self.prompt_length = len(self.tokens)
+
+    @property
+    def padded(self) -> list[int]:
+        """The text as logits processors read it."""
+        return [*self.padding, *self.tokens]
 
     def followed(self) -> Constraint | None:
         """The constraint, which has read the text so far; None without one."""

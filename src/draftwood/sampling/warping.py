@@ -147,7 +147,7 @@ class Warper:
     def _process(self, processors: Sequence[Any], scores: Tensor, prefixes: Paths) -> tuple[Tensor, DeadEnds]:
         bias, out, dead_ends = self.sampling.logit_bias or {}, [], DeadEnds()
         for row, (text, paths, part) in enumerate(zip(self.rows, prefixes, scores, strict=True)):
-            found, dead = processed(text.bound(processors), text.tokens, paths, part, bias)
+            found, dead = processed(text.bound(processors), text.padded, paths, part, bias)
             dead_ends |= {(row, node): error for node, error in dead.items()}
             out.append(found)
         return torch.stack(out), dead_ends
