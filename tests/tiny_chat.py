@@ -44,8 +44,3 @@ def adding(before=True, after=False):
     tokenizer._tokenizer.post_processor = TemplateProcessing(single=single, special_tokens=specials)
     tokenizer.chat_template = "{{ bos_token }}{% for m in messages %}{{ m['content'] }}{% endfor %}"
     return tokenizer
-
-
-def save_adding(folder):
-    """A folder with a model of such a tokenizer."""
-    return save_chat(folder, tokenizer=adding(), bos_token_id=280, max_position_embeddings=64)

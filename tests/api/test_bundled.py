@@ -53,15 +53,6 @@ def test_greedy_texts_are_generates_texts(pair):
         assert result.stats.block_efficiency > 1.5
 
 
-def test_the_same_seed_writes_the_same_text_with_and_without_the_draft(pair):
-    limits = Limits(max_new_tokens=40)
-    drafted = pair.generate(PROMPTS, seed=7, limits=limits)
-    plain = pair.generate(PROMPTS, seed=7, limits=limits, method=Method(method="ar"))
-    assert [r.text for r in drafted] == [r.text for r in plain]
-    assert [r.seed for r in drafted] == [7, 8, 9]
-    assert len({r.text for r in drafted}) == 3
-
-
 SENTENCES = ["Guten Morgen.", "Ich möchte morgen mit meinem Bruder in die Stadt fahren.", "Wo ist der Bahnhof?"]
 
 

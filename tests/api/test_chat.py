@@ -1,6 +1,7 @@
 """Chats: the template's tokens, the model's defaults, and a memory that is kept from answer to answer."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -8,12 +9,10 @@ import draftwood
 from draftwood import ConfigError, LoadOptions, Pair
 from draftwood.core.limits import Limits
 from tests.faults.folders import save_tiny
-from tests.runners.zoo import read_tokens
 from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
 
 BACKENDS = ["torch", "native"]
 QUESTIONS = ["the fox ran", "a dog sat on the hill", "and the red hen", "once"]
-WORD = " the"
 SHORT = {"max_new_tokens": 14}
 
 
@@ -70,6 +69,8 @@ def shared(folder, request):
 def check_turns(pair, **settings):
     chat = list(turns(pair, **settings))
     assert [result.text for _, result in chat] == [fresh(pair, messages, **settings).text for messages, _ in chat]
+    for (messages, _), (_, result) in pairwise(chat):
+        assert result.stats.cached_tokens >= len(pair.chat_request(messages).prompt) - 1, "a turn is not read again"
     assert len({result.text for _, result in chat}) > 1
 
 
@@ -77,47 +78,6 @@ def check_turns(pair, **settings):
 @pytest.mark.parametrize("method", ["auto", "ar", "rsd-s", "ngram"])
 def test_every_answer_is_that_of_a_fresh_start(shared, method, temperature):
     check_turns(shared, method=method, temperature=temperature, seed=3)
-
-
-class Reading:
-    """Counts the tokens that a module reads."""
-
-    def __init__(self, module):
-        self.tokens = 0
-        module.register_forward_pre_hook(self._count, with_kwargs=True)
-
-    def _count(self, _, args, named):
-        self.tokens += read_tokens(named if "input_ids" in named else {"input_ids": args[0]})
-
-    def taken(self):
-        taken, self.tokens = self.tokens, 0
-        return taken
-
-
-def plain_words(pair):
-    """A sampling whose texts are encoded as they were generated: one word again and again."""
-    [word] = pair.tokenizer(WORD, add_special_tokens=False)["input_ids"]
-    return {"temperature": 0.0, "logit_bias": {word: 100.0}}
-
-
-@pytest.mark.parametrize("backend", ["torch", "native"])
-def test_the_second_turn_reads_only_what_is_new(folder, backend):
-    pair = pair_of(folder, backend=backend, draft=False)
-    settings = {"method": "ar", "sampling": plain_words(pair)}
-    reading = Reading(pair.target.network)
-    messages = [user("the fox ran to the hill")]
-    first = pair.chat(messages, max_new_tokens=6, **settings)
-    prompt = len(pair.chat_request(messages).prompt)
-    assert first.text == WORD * 6
-    assert reading.taken() == prompt - 1 + 6, "the prompt, and every token but the last"
-    messages += [assistant(first.text), user("a dog")]
-    second = pair.chat_request(messages).prompt
-    assert list(second[prompt : prompt + 6]) == first.token_ids
-    pair.chat(messages, max_new_tokens=6, **settings)
-    assert reading.taken() == 1 + len(second) - (prompt + 5) - 1 + 6, "what is new, after the last token that is not"
-    pair.prefixes.clear()
-    pair.generate(list(second), limits=Limits(max_new_tokens=6), **settings)
-    assert reading.taken() == len(second) - 1 + 6, "control: nothing is kept"
 
 
 def test_other_texts_and_methods_between_two_turns_do_no_harm(folder):

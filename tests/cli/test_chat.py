@@ -364,6 +364,16 @@ class Terminal:
         os.close(self.file)
 
 
+def test_generate_says_first_that_pytorch_and_then_which_model_is_loading(folder, environment):
+    """Where standard error is a terminal; ``test_disk.py`` compares what a pipe gets."""
+    command = [sys.executable, "-m", "draftwood", "generate", "ab", "--target", str(folder), "--max-new-tokens", "2"]
+    terminal = Terminal(command, environment)
+    terminal.exit_code()
+    terminal.close()
+    libraries, model = terminal.seen.find("Loading PyTorch"), terminal.seen.find(folder.name)
+    assert 0 <= libraries < model < terminal.seen.find("tokens in"), terminal.seen
+
+
 TERMINAL = {"TERM": "xterm", "NO_COLOR": "1", "PROMPT_TOOLKIT_NO_CPR": "1"}  # which does not say where its cursor is
 
 
@@ -435,16 +445,6 @@ def test_a_chat_that_is_full_says_what_to_do(talk, tmp_path):
     shown = talk("--target", tmp_path, "--temperature", 0, typed=["the fox ran " * 20, "a"])
     assert "/reset begins a new chat" in shown.stderr
     assert len(re.findall(SPEED, shown.stderr)) == 1
-
-
-def test_a_template_without_system_prompts_has_them_in_the_users_message(run, tmp_path):
-    template = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + TEMPLATE
-    save_chat(tmp_path, tokenizer=chat_tokenizer(template))
-    shown = run("chat", "--target", tmp_path, *GREEDY, "--system", "a hen", stdin="a\n")
-    assert shown.exit_code == 0
-    joined = run("chat", "--target", tmp_path, *GREEDY, "a hen\n\na")
-    assert joined.exit_code == 0
-    assert shown.stdout.split() == joined.stdout.split()
 
 
 def test_ctrl_c_within_a_round_stops_the_answer_and_the_chat_goes_on(talk, folder, pair, monkeypatch):

@@ -102,6 +102,7 @@ def answer(index=0, prompt="the fox 0", seed=5):
         (answer(prompt="another"), "line 1: this belongs to another text than line 1 of the input"),
         (answer() + answer(index=3), "line 2: this belongs to another text than line 4 of the input"),
         (answer(seed=6), "line 1: this was made with seed 6, but the line's seed is now 5; name another --output"),
+        ('{"index": 0, "prompt": "the fox 0", "text": "", "seed": 5}\n', "line 1: this is no record of 'draftwood"),
         ("my diary\n", "line 1: this is no record of"),
         ("my diary", "line 1: this is no record of"),
         (answer() + '{"prompt": "x', "line 2: this is no record of"),

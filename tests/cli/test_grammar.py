@@ -51,22 +51,6 @@ def test_chat_answers_in_the_grammar(run, tmp_path, schema):
         assert JSON.fullmatch(line), line
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--json-object", "--regex", "a"], "--json-object and --regex were given, but a text follows one grammar"),
-        (["--regex", "(a"], "the regular expression '(a' cannot be used"),
-        (["--json-schema", "nowhere.json"], "--json-schema nowhere.json cannot be read as UTF-8 text"),
-        (["--grammar", "."], "--grammar . cannot be read as UTF-8 text"),
-    ],
-)
-def test_what_is_no_grammar_is_refused_before_models_are_loaded(run, options, said):
-    for command in (["generate", "the fox", "--target", "no-such-model"], ["chat", "Hi", "--target", "no-such-model"]):
-        result = run(*command, *options)
-        assert (result.exit_code, said in result.stderr) == (2, True), result.output
-        assert "no-such-model" not in result.stderr
-
-
 def test_options_become_one_grammar_under_one_name():
     none = {"json_schema": None, "json_object": False, "regex": None, "grammar": None, "seed": 3}
     assert with_grammar(none, frozenset({"seed"})) == ({"seed": 3, "grammar": None}, {"seed"})

@@ -1,6 +1,5 @@
 """An output is completed under the settings that it was begun with, or not at all."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -99,14 +98,6 @@ def test_a_drawn_seed_is_remembered_even_if_every_answer_has_its_own(run, pair, 
     job.keep(1)
     job.succeeds()
     assert job.texts == whole
-
-
-def test_an_answer_without_settings_is_not_one(job):
-    job.succeeds()
-    bare = [json.dumps({k: v for k, v in found.items() if k != "settings"}) + "\n" for found in job.answers]
-    job.out.write_text("".join(bare), encoding="utf-8")
-    assert f"{job.out}, line 1: this is no record of 'draftwood generate'" in job.fails()
-    assert job.out.read_text(encoding="utf-8") == "".join(bare)
 
 
 LOGPROBS, PATTERN = ["--logprobs", "1", "--logprobs-of", "sampled"], "[0-9]{2}-[a-z]"

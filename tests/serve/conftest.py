@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -186,6 +189,22 @@ def on_port(registry, keys=()):
         finally:
             server.should_exit = True
             thread.join()
+
+
+@contextmanager
+def process(target, *options):
+    """A server in a process of its own: the process, its address, and the lines that it writes. It ends with status 0."""
+    command = [sys.executable, "-m", "draftwood", "serve", "--target", target, "--port", "0", "--name", "tiny", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as found:
+        assert found.stderr is not None
+        lines = iter(found.stderr.readline, "")
+        url = next(match[0] for line in lines if (match := re.search(r"http://127\.0\.0\.1:\d+", line)))
+        try:
+            yield found, url, lines
+        finally:
+            found.terminate()
+            list(lines)
+        assert found.wait(60) == 0
 
 
 def until(done, seconds=30.0):

@@ -6,16 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
-from openai.types.responses import ResponseStreamEvent
-from pydantic import TypeAdapter
 
 from tests.serve.client import answer
 from tests.serve.conftest import loaded, make_service, serving
+from tests.serve.interfaces import RESPONSES, assembled, events_of
 from tests.serve.test_tools import hermes, writing
 
-RESPONSES = "/v1/responses"
 GO = {"role": "user", "content": "Go"}
-EVENTS = TypeAdapter(ResponseStreamEvent)
 TOOLS, CASES = json.loads(Path(__file__).with_name("agents.json").read_text()).values()
 
 
@@ -29,14 +26,6 @@ def scripted(tmp_path_factory):
 def strict(folders):
     with serving(make_service(loaded(folders), unknown_fields="refuse")) as found:
         yield found
-
-
-def events_of(client, **fields):
-    """The events of a response as a stream, each as the client of the interface has it."""
-    body = client.post(RESPONSES, json={"input": [GO], "max_output_tokens": 300, "stream": True, **fields}).text
-    events = [json.loads(line.removeprefix("data: ")) for line in body.splitlines() if line.startswith("data: ")]
-    assert [EVENTS.validate_python(event).sequence_number for event in events] == list(range(len(events)))
-    return events
 
 
 @pytest.mark.parametrize(("name", "arguments", "item"), [
@@ -54,8 +43,8 @@ def test_calls_of_every_kind_come_back_as_their_own_items(scripted, name, argume
     assert {key: made[key] for key in item} == item
     assert [warning.split(" is ")[0] for warning in found["warnings"]] == [
         "the tool web_search", "the tool image_generation", "the tool mcp"]  # fmt: skip
-    events = events_of(client, tools=TOOLS)
-    [streamed] = events[-1]["response"]["output"]
+    events = events_of(client, RESPONSES, body)
+    [streamed] = assembled(events)["output"]
     assert {key: streamed[key] for key in item} == item
     kinds = {event["type"].split(".")[1] for event in events}
     whose = {"function_call_arguments": "function_call", "custom_tool_call_input": "custom_tool_call"}

@@ -2,51 +2,19 @@
 
 import json
 import re
-from copy import deepcopy
+from itertools import groupby
 
 import jsonschema
 import pytest
-from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
 
-from draftwood.engine.requests import Request
-from draftwood.sampling.settings import Sampling
-from draftwood.serve.decoding.jobs import Job
 from draftwood.serve.dialects.messages import Messages, MessagesBody
 from draftwood.serve.dialects.ollama import Ollama, OllamaChatBody, OllamaGenerateBody
 from draftwood.serve.dialects.responses import Responses, ResponsesBody
-from draftwood.serve.openai.answers import Answer
-from draftwood.serve.openai.formats import FORMATS
-from draftwood.serve.openai.message import AnswerReader
-from draftwood.serve.openai.reading import Arguments, Part, Reading, Thought
 from tests.serve.client import CHAT, COMPLETIONS, MESSAGES, answer, chat
 from tests.serve.conftest import make_service, serving
+from tests.serve.interfaces import GENERATE, MESSAGES_ROUTE, OLLAMA, RESPONSES, assembled, events_of, said
 
-PARTS = [("text",), ("reasoning", "text"), ("calls",), ("reasoning", "text", "calls")]
-EVENTS = TypeAdapter(ResponseStreamEvent)
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
-ALWAYS = """\
-    background completed_at created_at error frequency_penalty id incomplete_details instructions max_output_tokens
-    max_tool_calls metadata model object output parallel_tool_calls presence_penalty previous_response_id prompt_cache_key
-    reasoning safety_identifier service_tier status store temperature text tool_choice tools top_logprobs top_p truncation
-    usage
-"""  # what a response has by the document of Open Responses
-
-
-# ---- an answer, in parts as they are read ----
-
-USAGE = {"prompt_tokens": 9, "completion_tokens": 7, "total_tokens": 16, "prompt_tokens_details": {"cached_tokens": 4}}
-READ = {
-    "reasoning": [Thought("Let me "), Thought("think.")],
-    "text": ["Hello ", "there"],
-    "calls": [
-        Part(kind="call", name="weather", id="call_1"), Arguments('{"city": '), Arguments('"Oslo"}'),
-        Part(kind="call", name="time", id="call_2"), Arguments("{}"),
-    ],
-}  # fmt: skip
-
-
-# ---- the same in other interfaces ----
 
 
 def responses(**body):
@@ -63,27 +31,6 @@ def ollama(**body):
 
 def generate(chats=True, **body):
     return Ollama(OllamaGenerateBody.model_validate({"prompt": "Hello", **body}), chats=chats)
-
-
-def opened(dialect):
-    answer = Answer(jobs=[Job(request=Request(prompt=[1]), sampling=Sampling(), method=None)])
-    answer.usage = lambda: USAGE | {"completion_tokens": 0 if dialect.finish_reason is None else 7}
-    dialect.open(answer, "tiny", None, stream=True)
-    dialect.id, dialect.created = f"{dialect.prefix}1f", 1700000000
-    return dialect
-
-
-def events_of(dialect, *parts, finish_reason="stop", stop_text=None):
-    """The events of an answer."""
-    opened(dialect)
-    found = [*dialect.first(), *(event for name in parts for part in deepcopy(READ[name]) for event in dialect.take(part))]
-    dialect.finish_reason, dialect.stop_text = finish_reason, stop_text
-    return [*found, *dialect.last()]
-
-
-def answer_of(dialect, *parts, **last):
-    events_of(dialect, *parts, **last)
-    return dialect.result()
 
 
 # ---- requests ----
@@ -209,106 +156,8 @@ def test_a_prompt_of_ollama_is_a_chat_or_continued_as_it_is():
         assert made.chat["max_tokens"] == -1  # which fills the context
 
 
-# ---- answers ----
-
-
-def test_log_probabilities_of_calls_and_reasoning_make_no_text():
-    logprobs = [{"token": "a", "logprob": -1.0, "bytes": [97], "top_logprobs": []}]
-    made = opened(responses())
-    for part in (Part(kind="call", name="f"), Arguments("{}"), Thought("a"), "a"):
-        list(made.take(part, logprobs))
-    assert [(part.kind, len(part.logprobs)) for part in made.parts] == [("call", 0), ("reasoning", 0), ("text", 1)]
-    made._reader = reader = AnswerReader(Reading(form=FORMATS["hermes"], schemas={"f": {}}))
-    for text in ('<tool_call>{"name": "f", "arguments": {"a": "', "", '"}}</tool_call>'):
-        for new in [*reader.read(text)] or [""]:
-            list(made.take(new, logprobs))
-    assert [(part.kind, part.text) for part in made.parts] == [("call", '{"a": ""}')]
-
-
-@pytest.mark.parametrize("parts", PARTS)
-def test_the_events_of_a_response_are_those_of_the_client_and_lead_to_the_whole(parts):
-    found = events_of(responses(), *parts)
-    for event in found:
-        EVENTS.validate_python(event, strict=True)
-    assert [event["sequence_number"] for event in found] == list(range(len(found)))
-    assert [event["type"] for event in found[:2]] == ["response.created", "response.in_progress"]
-    last = found[-1]
-    assert last["type"] == "response.completed"
-    assert last["response"] | {"completed_at": 0} == answer_of(responses(), *parts) | {"completed_at": 0}
-    Response.model_validate(last["response"], strict=True)
-    assert {*ALWAYS.split()} <= {*last["response"]}
-    done = [event["item"] for event in found if event["type"] == "response.output_item.done"]
-    assert done == last["response"]["output"]
-    for index, item in enumerate(done):
-        deltas = [event["delta"] for event in found if event.get("output_index") == index and "delta" in event]
-        assert "".join(deltas) == (item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"])
-    kinds = {"reasoning": ["reasoning"], "text": ["message"], "calls": ["function_call"] * 2}
-    assert [item["type"] for item in done] == [kind for part in parts for kind in kinds[part]]
-    assert last["response"]["usage"]["input_tokens_details"]["cached_tokens"] == 4
-
-
-def test_the_events_of_a_text_come_in_their_order():
-    assert [event["type"].removeprefix("response.") for event in events_of(responses(), "text", finish_reason="length")] == [
-        "created", "in_progress", "output_item.added", "content_part.added", "output_text.delta", "output_text.delta",
-        "output_text.done", "content_part.done", "output_item.done", "incomplete",
-    ]  # fmt: skip
-    assert [event["type"] for event in events_of(messages(), "text")] == [
-        "message_start", "content_block_start", "content_block_delta", "content_block_delta", "content_block_stop",
-        "message_delta", "message_stop",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("parts", PARTS)
-def test_the_events_of_a_message_lead_to_the_whole(parts):
-    reason = "tool_calls" if "calls" in parts else "stop"
-    found, made = events_of(messages(), *parts, finish_reason=reason), answer_of(messages(), *parts, finish_reason=reason)
-    content = []
-    for event in found:
-        if event["type"] == "content_block_start":
-            assert event["index"] == len(content)
-            content.append(dict(event["content_block"]))
-        elif event["type"] == "content_block_delta":
-            delta = dict(event["delta"])
-            del delta["type"]
-            [(name, text)] = delta.items()
-            content[event["index"]][name] = content[event["index"]].get(name, "") + text
-    for block in content:
-        if block["type"] == "tool_use":
-            block["input"] = json.loads(block.pop("partial_json"))
-    assert content == made["content"]
-    assert found[-2]["delta"] == {"stop_reason": made["stop_reason"], "stop_sequence": None}
-    assert made["stop_reason"] == ("tool_use" if "calls" in parts else "end_turn")
-    assert found[-2]["usage"] == made["usage"] | {"input_tokens": 5, "cache_read_input_tokens": 4, "output_tokens": 7}
-    assert found[0]["message"]["usage"]["output_tokens"] == 0
-
-
-@pytest.mark.parametrize("parts", PARTS)
-def test_the_lines_of_ollama_lead_to_the_whole(parts):
-    found, made = events_of(ollama(), *parts), answer_of(ollama(), *parts)
-    said = [line["message"] for line in found]
-    assert (
-        "".join(one["content"] for one in said) == made["message"]["content"] == ("Hello there" if "text" in parts else "")
-    )
-    assert "".join(one.get("thinking", "") for one in said) == made["message"].get("thinking", "")
-    calls = [call["function"] for one in said for call in one.get("tool_calls", ())]
-    assert calls == [call["function"] for call in made["message"].get("tool_calls", ())]
-    if "calls" in parts:
-        assert calls == [{"name": "weather", "arguments": {"city": "Oslo"}}, {"name": "time", "arguments": {}}]
-    assert [line["done"] for line in found] == [False] * (len(found) - 1) + [True]
-    assert (made["done_reason"], made["prompt_eval_count"], made["eval_count"]) == ("stop", 9, 7)
-    assert [answer_of(generate(), *parts)["response"]] == [made["message"]["content"]]
-
-
-def test_an_error_in_a_stream_of_a_response_is_one_of_its_clients_events():
-    error = {"error": {"message": "it broke", "type": "server_error", "param": None, "code": None}}
-    failed = opened(responses()).fail(error)
-    EVENTS.validate_python(failed, strict=True)
-    assert failed["response"]["error"]["message"] == "it broke"
-
-
 # ---- over HTTP ----
 
-RESPONSES, MESSAGES_ROUTE, OLLAMA, GENERATE = "/v1/responses", "/v1/messages", "/api/chat", "/api/generate"
 TEXT = "the fox ran"
 BODIES = {
     RESPONSES: {"model": "tiny", "input": TEXT, "max_output_tokens": 16, "seed": 1},
@@ -324,40 +173,31 @@ def whole(client, path, **fields):
 
 
 def events(client, path, **fields):
-    """The events of a stream: named ones, or lines of JSON."""
-    response = client.post(path, json={**BODIES[path], "stream": True, **fields})
-    assert response.status_code == 200, response.text
-    if path.startswith("/api/"):
-        assert response.headers["content-type"].startswith("application/x-ndjson")
-        return [json.loads(line) for line in response.text.splitlines()]
-    found = []
-    for part in filter(None, response.text.split("\n\n")):
-        name, data = part.split("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {found[-1]['type']}"
-    return found
-
-
-def text_in(found):
-    """The text of an answer, or of an event."""
-    if "output" in found:
-        return str(found["output"][0]["content"][0]["text"])
-    if "content" in found:
-        return str(found["content"][0]["text"])
-    said = found.get("message", {}).get("content", found.get("response")) if "done" in found else found.get("delta")
-    return said if isinstance(said, str) else (said or {}).get("text", "")
+    return events_of(client, path, {**BODIES[path], **fields})
 
 
 @pytest.mark.parametrize("path", ROUTES)
 def test_the_text_is_that_of_the_chat_whole_and_as_a_stream(client, path):
     wanted = answer(client, chat())
     found = whole(client, path)
-    assert text_in(found) == wanted["choices"][0]["message"]["content"]
-    assert "".join(map(text_in, events(client, path))) == text_in(found)
+    assert said(found).text == wanted["choices"][0]["message"]["content"]
+    assert said(assembled(events(client, path))).text == said(found).text
     assert found["metrics"]["speculative_decoding"] == wanted["metrics"]["speculative_decoding"]
     plain = whole(client, path, speculative=False)
-    assert text_in(plain) == text_in(found)
+    assert said(plain).text == said(found).text
     assert "metrics" not in plain
+
+
+def test_the_events_of_a_text_come_in_their_order(client):
+    orders = {
+        RESPONSES: "created in_progress output_item.added content_part.added output_text.delta output_text.done "
+        "content_part.done output_item.done incomplete",
+        MESSAGES_ROUTE: "message_start content_block_start content_block_delta content_block_stop message_delta "
+        "message_stop",
+    }
+    for path, order in orders.items():
+        kinds = [event["type"].removeprefix("response.") for event in events(client, path)]
+        assert [kind for kind, _ in groupby(kinds)] == order.split()
 
 
 def of_length(path, text, size):
@@ -394,7 +234,9 @@ def test_a_text_is_cut_to_what_fits_and_a_prompt_that_does_not_is_refused_with_b
     client, longest = short, short.get("/v1/models").json()["data"][0]["max_model_len"]
     for size in (32000, 32000.0, None, *([] if path in (MESSAGES_ROUTE, RESPONSES) else [-1])):
         found = answer(client, of_length(path, TEXT, size) | {"stream": False}, path=path)
-        if (path, size) != (COMPLETIONS, None):
+        if (path, size) == (COMPLETIONS, None):
+            assert found["usage"]["completion_tokens"] == 16
+        else:
             assert end_of(found) in [(reason, longest) for reason in ("length", "max_tokens", "max_output_tokens")]
         said = [remark for remark in found.get("warnings", ()) if "fit after the prompt" in remark]
         assert len(said) == (size in (32000, 32000.0)), found
@@ -477,7 +319,7 @@ def test_the_openai_client_gets_responses_and_their_streams(api, pair):
 def test_a_response_follows_a_schema_and_has_log_probabilities(client):
     schema = {"type": "object", "properties": {"a": {"enum": ["x", "yy"]}}, "required": ["a"], "additionalProperties": False}
     form = {"format": {"type": "json_schema", "name": "a", "schema": schema}}
-    assert json.loads(text_in(whole(client, RESPONSES, text=form, max_output_tokens=60)))["a"] in ("x", "yy")
+    assert json.loads(said(whole(client, RESPONSES, text=form, max_output_tokens=60)).text)["a"] in ("x", "yy")
     [part] = whole(client, RESPONSES, top_logprobs=2)["output"][0]["content"]
     assert len(part["logprobs"]) == 16
     deltas = [event for event in events(client, RESPONSES, top_logprobs=2) if event["type"].endswith("text.delta")]
@@ -487,17 +329,17 @@ def test_a_response_follows_a_schema_and_has_log_probabilities(client):
 def test_the_id_of_a_response_is_that_of_its_trace(client):
     found = whole(client, RESPONSES, trace=True)
     assert found["id"].startswith("resp_")
-    assert client.get(f"/v1/traces/{found['id']}").json()["traces"][0]["text"] == text_in(found)
+    assert client.get(f"/v1/traces/{found['id']}").json()["traces"][0]["text"] == said(found).text
 
 
 # ---- Anthropic's Messages ----
 
 
 def test_a_stop_sequence_ends_a_message_and_is_named(client):
-    text = text_in(whole(client, MESSAGES_ROUTE))
+    text = said(whole(client, MESSAGES_ROUTE)).text
     stops = ["zzz", text[3:5]]
     found = whole(client, MESSAGES_ROUTE, stop_sequences=stops)
-    assert text_in(found) == text[: text.index(text[3:5])]
+    assert said(found).text == text[: text.index(text[3:5])]
     assert (found["stop_reason"], found["stop_sequence"]) == ("stop_sequence", text[3:5])
     delta = next(
         event["delta"] for event in events(client, MESSAGES_ROUTE, stop_sequences=stops) if event["type"] == "message_delta"
@@ -515,7 +357,7 @@ def test_tokens_of_a_message_are_counted(client):
 def test_the_last_message_is_continued_if_it_is_the_assistants(client):
     messages = [*MESSAGES, {"role": "assistant", "content": "a dog"}]
     wanted = answer(client, chat(messages=messages, continue_final_message=True))
-    assert text_in(whole(client, MESSAGES_ROUTE, messages=messages)) == wanted["choices"][0]["message"]["content"]
+    assert said(whole(client, MESSAGES_ROUTE, messages=messages)).text == wanted["choices"][0]["message"]["content"]
 
 
 # ---- Ollama ----
@@ -524,8 +366,8 @@ def test_the_last_message_is_continued_if_it_is_the_assistants(client):
 def test_a_prompt_is_continued_as_it_is_where_it_is_raw(client):
     wanted = answer(client, {"prompt": TEXT, "max_tokens": 16, "seed": 1})["choices"][0]["text"]
     for more, text in (({}, wanted), ({"echo": True}, TEXT + wanted)):
-        assert text_in(whole(client, GENERATE, raw=True, **more)) == text
-        assert "".join(map(text_in, events(client, GENERATE, raw=True, **more))) == text
+        assert said(whole(client, GENERATE, raw=True, **more)).text == text
+        assert said(assembled(events(client, GENERATE, raw=True, **more))).text == text
 
 
 def test_texts_of_ollama_have_their_log_probabilities(client):
@@ -546,7 +388,7 @@ def test_texts_of_ollama_have_their_log_probabilities(client):
 def test_a_format_and_an_end_of_ollama(client):
     schema = {"type": "object", "properties": {"a": {"enum": ["x", "yy"]}}, "required": ["a"], "additionalProperties": False}
     found = whole(client, OLLAMA, format=schema, options={"num_predict": 60})
-    assert json.loads(text_in(found))["a"] in ("x", "yy")
+    assert json.loads(said(found).text)["a"] in ("x", "yy")
     assert found["done_reason"] == "stop"
     last = events(client, OLLAMA)[-1]
     assert (last["done"], last["done_reason"], last["eval_count"]) == (True, "length", 16)

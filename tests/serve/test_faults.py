@@ -5,7 +5,6 @@ import json
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +27,8 @@ from draftwood.serve.registry import Registry
 from draftwood.serve.run import make_server
 from tests.serve import shapes
 from tests.serve.client import COMPLETIONS, answer, chat, choice, chunks, completion, metric, parts_of, raw, refused, text_of
-from tests.serve.conftest import live_server, make_service, serving, until
+from tests.serve.conftest import live_server, make_service, process, serving, until
+from tests.serve.interfaces import EVENTS, RESPONSES
 
 DRAFTING = 'round_failure_total{cause="drafter"}'
 
@@ -83,7 +83,7 @@ def test_a_stream_that_fails_later_says_so_in_an_event(served, target):
         assert all(chunk["choices"][0]["finish_reason"] is None for chunk in first)
         messages = {"messages": chat()["messages"]}
         for path, given, head in (
-            ("/v1/responses", {"input": "a"}, "event: response.failed\n"),
+            (RESPONSES, {"input": "a"}, "event: response.failed\n"),
             ("/v1/messages", messages, 'event: error\ndata: {"error":{"type":"api_error"'),
             ("/api/chat", messages, '{"error":"'),
         ):
@@ -91,6 +91,7 @@ def test_a_stream_that_fails_later_says_so_in_an_event(served, target):
             response = client.post(path, json={**given, "ignore_eos": True, "seed": 1, "stream": True})
             *_, end = re.split(r"\n\n|\n(?={)", response.text.strip())
             assert (response.status_code, end.startswith(head)) == (200, True)
+            assert path != RESPONSES or EVENTS.validate_json(end.partition("data: ")[2], strict=True)
 
 
 def test_a_text_that_fails_leaves_the_others_alone(served, monkeypatch):
@@ -227,21 +228,16 @@ def test_signals_drain_then_cut_then_wait_for_nothing(served):
 
 
 def test_sigterm_under_load_ends_the_texts_and_the_process_with_status_0(folders):
-    command = [sys.executable, "-m", "draftwood", "serve", "--target", str(folders[0]), "--port", "0", "--drain", "0",
-               "--name", "tiny", "--backend", "torch"]  # fmt: skip
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        lines = iter(process.stderr.readline, "")
-        port = next(int(found[1]) for line in lines if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line)))
-        with socket.create_connection(("127.0.0.1", port)) as connection:
+    with process(folders[0], "--drain", "0", "--backend", "torch") as (server, url, lines):
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as connection:
             connection.settimeout(60)
             connection.sendall(raw(completion(max_tokens=500, ignore_eos=True, stream=True)))
             received = connection.recv(65536)
-            process.send_signal(signal.SIGTERM)
+            server.send_signal(signal.SIGTERM)
             while part := connection.recv(65536):
                 received += part
         assert "Stopping: 1 unfinished text may end within 0 s (--drain); Ctrl-C ends them at once.\n" in lines
-        assert process.wait(60) == 0
+        assert server.wait(60) == 0
     assert b'"finish_reason":"length"' in received
     assert received.count(b"[DONE]") == 1
     assert received.count(b"data: ") < 500

@@ -218,14 +218,8 @@ def test_an_integer_may_be_written_with_a_point(client, field, value):
     assert found["choices"] == wanted["choices"]
 
 
-def test_without_a_limit_a_text_may_use_all_that_fits(client):
-    assert answer(client, completion(max_tokens=None, ignore_eos=True))["usage"]["completion_tokens"] == 16
-    assert answer(client, completion(max_tokens=-1, ignore_eos=True))["usage"]["total_tokens"] == 128
-    for fields in ({"max_tokens": -1, "max_completion_tokens": -1}, {"max_tokens": None}):
-        found = answer(client, chat(**fields, ignore_eos=True))
-        assert found["usage"]["total_tokens"] == 128, "the default length fills the context"
-    texts = {written(client, seed=-1) for _ in range(4)}
-    assert len(texts) > 1, "a seed is drawn"
+def test_a_seed_of_minus_one_is_drawn(client):
+    assert len({written(client, seed=-1) for _ in range(4)}) > 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -4,15 +4,13 @@ import json
 import logging
 import re
 import socket
-import subprocess
-import sys
 
 import httpx2
 import pytest
 
 from draftwood.serve.http.log import REQUESTS, JsonLines, start_log
 from tests.serve.client import COMPLETIONS, answer, completion, raw
-from tests.serve.conftest import make_service, serving, until
+from tests.serve.conftest import make_service, process, serving, until
 
 SECRET = "the fox ran"
 
@@ -102,16 +100,10 @@ def test_a_client_that_goes_is_logged_as_gone(live, target, log):
 
 
 def test_the_process_logs_as_it_was_started(folders):
-    command = [sys.executable, "-m", "draftwood", "serve", "--target", str(folders[0]), "--port", "0", "--log", "json",
-               "--name", "tiny", "--backend", "torch"]  # fmt: skip
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        read = iter(process.stderr.readline, "")
-        url = next(found[0] for line in read if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
+    with process(folders[0], "--log", "json", "--backend", "torch") as (server, url, lines):
         httpx2.post(f"{url}{COMPLETIONS}", json=completion(blue=1), headers={"x-request-id": "mine-3"}, timeout=60)
-        process.terminate()
-        [own] = [line for line in read if "blue" in line]  # once, whatever loaded the models
-        assert process.wait(60) == 0
+        server.terminate()
+        [own] = [line for line in lines if "blue" in line]  # once, whatever loaded the models
     assert json.loads(own).items() >= {"id": "mine-3", "ignored": ["blue"]}.items()
 
 

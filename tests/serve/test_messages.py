@@ -169,16 +169,12 @@ def test_the_effort_of_reasoning_is_for_templates_that_read_it(able, client):
     assert "warnings" not in answer(client, chat(reasoning_effort="none"))
 
 
-@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "chat_template", "bos_token"])
-def test_names_of_the_templates_own_values_are_refused(client, name):
-    error = unread(client, [user()], chat_template_kwargs={name: []})
-    assert error["param"] == "chat_template_kwargs"
-    assert repr(name) in error["message"]
-
-
-@pytest.mark.parametrize("values", ["{}", [], 1, {"a": {"b": ["\x00", 1e300, None]}}])
-def test_values_are_an_object(client, values):
-    (answer if isinstance(values, dict) else refused)(client, chat(chat_template_kwargs=values))
+@pytest.mark.parametrize("values", ["{}", [], 1, {"messages": []}, {"a": {"b": ["\x00", 1e300, None]}}])
+def test_values_are_an_object_of_other_names_than_the_templates_own(client, values):
+    if "a" in (values if isinstance(values, dict) else ()):
+        assert answer(client, chat(chat_template_kwargs=values))
+    else:
+        assert unread(client, [user()], chat_template_kwargs=values)["param"] == "chat_template_kwargs"
 
 
 def test_a_long_value_is_refused_before_it_is_encoded(able):

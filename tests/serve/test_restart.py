@@ -1,11 +1,6 @@
 """A server with a cache folder that is started anew reads only what is new of a chat, and writes the same text."""
 
 import logging
-import re
-import signal
-import subprocess
-import sys
-from contextlib import contextmanager
 
 import httpx2 as httpx
 import pytest
@@ -14,34 +9,17 @@ from draftwood.core.errors import ConfigError
 from draftwood.native.library import LIBRARY
 from draftwood.serve.http.settings import ServeOptions
 from tests.serve.client import MESSAGES, answer, chat, value_of
-from tests.serve.conftest import loaded, make_service, serving
+from tests.serve.conftest import loaded, make_service, process, serving
 
 TOLD = {"role": "user", "content": "the fox ran over the hill and the dog ran after the fox " * 3}
-
-
-@contextmanager
-def process(folders, *more):
-    """A client of a server in a process of its own, which gets SIGTERM at the end."""
-    names = [part for option, path in zip(("--target", "--draft"), folders, strict=True) for part in (option, str(path))]
-    command = [sys.executable, "-m", "draftwood", "serve", *names, "--port", "0", "--name", "tiny", "--backend", "native"]
-    with subprocess.Popen([*command, "--profile", "none", *more], stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        lines = iter(server.stderr.readline, "")
-        url = next(found[0] for line in lines if (found := re.search(r"http://127\.0\.0\.1:\d+", line)))
-        try:
-            with httpx.Client(base_url=url, timeout=60) as client:
-                yield client
-        finally:
-            server.send_signal(signal.SIGTERM)
-            list(lines)
-        assert server.wait(60) == 0
 
 
 @pytest.mark.skipif(not LIBRARY.exists(), reason="the native engine is not compiled")
 def test_a_server_that_is_started_anew_reads_only_what_is_new(folders, tmp_path):
     texts, cached, said = list[str](), list[int](), [TOLD]
     for number in range(2):
-        with process(folders, "--cache-dir", str(tmp_path)) as client:
+        options = ["--draft", str(folders[1]), "--backend", "native", "--profile", "none", "--cache-dir", str(tmp_path)]
+        with process(folders[0], *options) as (_, url, _), httpx.Client(base_url=url, timeout=60) as client:
             found = client.post("/v1/chat/completions", json=chat(messages=said)).raise_for_status().json()
             texts.append(found["choices"][0]["message"]["content"])
             cached.append(found["usage"]["prompt_tokens_details"]["cached_tokens"])

@@ -92,9 +92,11 @@ def models(home):
 
 
 @contextmanager
-def server(home, **options):
-    registry = Registry(models(home), LOADING, ServeOptions(**options), METHOD)
+def server(home, found=None, **options):
+    """A client of a server of these models, or of all in the folder."""
+    registry = Registry(found or models(home), LOADING, ServeOptions(**options), METHOD)
     with on_port(registry) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        client.registry = registry
         yield client
 
 
@@ -185,13 +187,11 @@ def test_models_are_listed_and_described_before_they_are_loaded(home, loads):
 def test_a_name_may_end_with_the_tag_of_ollama(home, texts, loads):
     found = {f"{name}:latest" if name == "second" else name: paths for name, paths in models(home).items()}
     body = {"prompt": "the fox ran", "raw": True, "stream": False, "options": {"num_predict": 16, "seed": 1}}
-    with on_port(Registry(found, LOADING, ServeOptions(), METHOD)) as port:
-        client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
+    with server(home, found) as client:
         for sent, name in (("second:latest", "second:latest"), ("first:latest", "first"), ("first", "first")):
             made = client.post("/api/generate", json={"model": sent, **body}).json()
             assert (made["model"], made["response"]) == (name, texts[name.removesuffix(":latest")])
             assert client.post("/api/show", json={"name": sent}).status_code == 200
-        client.close()
 
 
 # ---- while one is loaded ----
@@ -256,8 +256,7 @@ def test_a_load_that_fails_says_why_and_the_next_request_tries_again(home, texts
     weights = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(weights[:-10])
     found = {**models(home), "second": (str(folder), str(home / "draft"))}
-    with on_port(Registry(found, LOADING, ServeOptions(), METHOD)) as port:
-        client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
+    with server(home, found) as client:
         written(client, "first")
         for path, body in (("/v1/completions", {"prompt": "a"}), ("/v1/messages", {"messages": MESSAGES, "max_tokens": 2}),
                            ("/api/generate", {"prompt": "a"})):  # fmt: skip
@@ -271,7 +270,6 @@ def test_a_load_that_fails_says_why_and_the_next_request_tries_again(home, texts
         (folder / "model.safetensors").write_bytes(weights)
         assert written(client, "second") == texts["second"]
         assert written(client, "first") == texts["first"]
-        client.close()
 
 
 # ---- for how long ----
@@ -415,16 +413,13 @@ def test_a_translated_request_does_not_wait_for_itself_when_its_model_must_go(ho
         return Messages(body)
 
     monkeypatch.setattr("draftwood.serve.app.Messages", held)
-    registry = Registry(models(home), LOADING, ServeOptions(), METHOD)
-    with on_port(registry) as port, ThreadPoolExecutor() as pool:
-        client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20)
+    with server(home) as client, ThreadPoolExecutor() as pool:
         one = pool.submit(client.post, "/v1/messages", json={"model": "first", "messages": MESSAGES, "max_tokens": 3})
         assert reached.wait(60)
         other = pool.submit(written, client, "second")
-        until(lambda: any(stay.leaving for stay, _ in registry.loaded))
+        until(lambda: any(stay.leaving for stay, _ in client.registry.loaded))
         goes_on.set()
         assert (one.result().status_code, other.result()) == (200, texts["second"])
-        client.close()
 
 
 def test_a_model_stays_whose_time_was_changed_while_another_was_loaded(home, loads):
@@ -522,9 +517,8 @@ def test_the_command_serves_several_models(home, monkeypatch, tmp_path):
 
 
 def test_a_reader_of_the_page_chooses_the_model(home, browser, loads):
-    registry = Registry(models(home), LOADING, ServeOptions(), METHOD)
-    with on_port(registry) as port:
-        browser.driver.get(f"http://127.0.0.1:{port}")
+    with server(home) as client:
+        browser.driver.get(str(client.base_url))
         browser.wait(f"{PAGE}?.dataset.ready")
         for name in ("second", "first"):
             browser.js(f"{PAGE}.models.value = '{name}'; {PAGE}.models.dispatchEvent(new Event('change'))")

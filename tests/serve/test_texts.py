@@ -132,7 +132,8 @@ def test_ids_and_log_probabilities_end_with_the_stop_text(client, temperature):
     whole = choice(client, {**body, "speculative": False})
     for at in (5, 12, 20):
         stop = whole["text"][at : at + 4]
-        found = [choice(client, {**body, "stop": [stop], "speculative": drafts}) for drafts in (True, False)]
+        ways = {"stop": stop, "speculative": False}, {"stop": [stop], "speculative": True}
+        found = [choice(client, body | way) for way in ways]
         assert found[0]["token_ids"] == found[1]["token_ids"]
         for one in found:
             end = whole["text"].index(stop)

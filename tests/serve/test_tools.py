@@ -8,7 +8,6 @@ from itertools import count, islice
 from typing import get_args
 
 import jsonschema
-import openai
 import pytest
 import torch
 
@@ -23,8 +22,9 @@ from draftwood.serve.openai.reading import Reading
 from draftwood.serve.openai.tagged import QWEN, Nesting
 from draftwood.serve.openai.tools import Function, grammar_of_calls
 from tests.serve import shapes
-from tests.serve.client import MESSAGES, answer, chat, refused, streamed
+from tests.serve.client import CHAT, MESSAGES, answer, chat, refused, streamed
 from tests.serve.conftest import DRAWS, loaded, make_service, serving
+from tests.serve.interfaces import MESSAGES_ROUTE, OLLAMA, RESPONSES, Said, assembled, events_of, said
 from tests.tiny_chat import CALLS, TEMPLATE, chat_tokenizer, save_chat
 
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
@@ -143,43 +143,18 @@ def reply(client, script, text, **fields):
     body = {"tools": TOOLS, "max_tokens": 800, **fields}
     found = dict(answer(client, chat(**body))["choices"][0])
     for speculative in (True, False):
-        assert same(from_stream(client, speculative=speculative, **body), found)
+        assert said(from_stream(client, speculative=speculative, **body)) == said(found)
     return found
 
 
 def from_stream(client, **fields):
-    """The choice that the chunks of a stream make, as clients put them together."""
-    content, thought, calls, reason = "", "", [], None
-    for chunk in streamed(client, chat(**fields)):
-        [one] = chunk["choices"]
-        content += one["delta"].get("content", "")
-        thought += one["delta"].get("reasoning_content", "")
-        for part in one["delta"].get("tool_calls", ()):
-            if "id" in part:
-                assert part["index"] == len(calls)
-                assert part["function"]["arguments"] == "" or json.loads(part["function"]["arguments"]) is not None
-                calls.append({**{name: part[name] for name in ("id", "type")}, "function": dict(part["function"])})
-            else:
-                calls[part["index"]]["function"]["arguments"] += part["function"]["arguments"]
-        reason = one["finish_reason"] or reason
-    message = {"role": "assistant", "content": content, "reasoning_content": thought, "tool_calls": calls}
-    return {"message": message, "finish_reason": reason}
-
-
-def same(one, other):
-    """Whether two choices say the same, whatever the ids of their calls."""
-
-    def said(choice):
-        message = choice["message"]
-        calls = [(call["type"], call["function"]) for call in message.get("tool_calls", ())]
-        return message["content"] or "", message.get("reasoning_content", ""), calls, choice["finish_reason"]
-
-    return said(one) == said(other)
+    """The choice that the chunks of a stream make."""
+    return assembled(streamed(client, chat(**fields)))
 
 
 def calls_of(choice):
     """Names and arguments of the calls of a choice."""
-    calls = choice["message"].get("tool_calls", ())
+    calls = choice["message"].get("tool_calls") or ()
     assert len({call["id"] for call in calls}) == len(calls)
     return [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
 
@@ -258,21 +233,6 @@ def test_several_tokens_of_a_round_make_several_deltas(plain):
     whole = answer(client, chat(tools=TOOLS, max_tokens=800, n=2))
     shapes.check_chat(whole)
     assert all(len(choice["message"]["tool_calls"]) == 2 for choice in whole["choices"])
-
-
-@pytest.mark.parametrize("size", range(0, 90, 7))
-def test_a_call_that_the_limit_cuts_is_told_as_far_as_it_is_known(plain, size):
-    client, script = plain
-    script.text = text = hermes("get_weather", CITY)
-    found = answer(client, chat(tools=TOOLS, max_tokens=size + 1))["choices"][0]
-    assert same(from_stream(client, tools=TOOLS, max_tokens=size + 1), found)
-    ids = script.pair.tokenizer(text, add_special_tokens=False)["input_ids"]
-    if size + 1 <= len(ids):
-        assert found["finish_reason"] == "length"
-    for name, arguments in calls_of(found):
-        assert (name, CITY.startswith(arguments)) == ("get_weather", True)
-    if not calls_of(found):
-        assert text.startswith(found["message"]["content"])
 
 
 def test_log_probabilities_and_ids_come_with_calls(plain):
@@ -493,75 +453,83 @@ def test_arguments_in_tags_have_the_types_of_the_schema():
     assert QWEN.arguments_of("\n", schema) == {}
 
 
-def used(client, path, *, stream, **fields):
-    """The text, the calls and the reason of the end in an answer of another interface, or in its stream."""
+def both(client, path, *, size=800, stop=(), **fields):
+    """An answer with tools: whole, and as its stream makes it."""
     flat = [{"type": "function", **tool["function"]} for tool in TOOLS]
     schemas = [{"name": one["name"], "input_schema": one.get("parameters", {"type": "object"})} for one in flat]
-    size = fields.pop("size")
-    body = {
-        "/v1/responses": {"input": "the fox ran", "tools": flat, "max_output_tokens": size},
-        "/v1/messages": {"messages": MESSAGES, "tools": schemas, "max_tokens": size},
-        "/api/chat": {"messages": MESSAGES, "tools": TOOLS, "options": {"num_predict": size}},
-    }[path]
-    response = client.post(path, json={**body, "stream": stream, **fields})
-    assert response.status_code == 200, response.text
-    lines = [line.removeprefix("data: ") for line in response.text.splitlines() if "{" in line]
-    events = [json.loads(line) for line in lines] if stream else [response.json()]
-    if path == "/api/chat":
-        said = [event["message"] for event in events]
-        calls = [call["function"] for one in said for call in one.get("tool_calls", ())]
-        return (
-            "".join(one["content"] for one in said), [(c["name"], c["arguments"]) for c in calls], events[-1]["done_reason"],
-        )  # fmt: skip
-    if path == "/v1/messages":
-        blocks = [dict(event["content_block"]) for event in events if event.get("type") == "content_block_start"]
-        for event in (event for event in events if event.get("type") == "content_block_delta"):
-            kind, block = event["delta"], blocks[event["index"]]
-            block["text"] = block.get("text", "") + kind.get("text", kind.get("partial_json"))
-        for block in blocks if stream else ():
-            block |= {"input": json.loads(block["text"])} if block["type"] == "tool_use" else {}
-        end = events[-2]["delta"] if stream else events[0]
-        found = blocks if stream else events[0]["content"]
-        calls = [(block["name"], block["input"]) for block in found if block["type"] == "tool_use"]
-        return "".join(block["text"] for block in found if block["type"] == "text"), calls, end["stop_reason"]
-    whole = events[-1]["response"] if stream else events[0]
-    done = (
-        [event["item"] for event in events if event.get("type") == "response.output_item.done"]
-        if stream
-        else whole["output"]
+    body = (
+        fields
+        | {
+            CHAT: {"messages": MESSAGES, "tools": TOOLS, "max_tokens": size, "stop": stop},
+            RESPONSES: {"input": "the fox ran", "tools": flat, "max_output_tokens": size, "stop": stop},
+            MESSAGES_ROUTE: {"messages": MESSAGES, "tools": schemas, "max_tokens": size, "stop_sequences": stop},
+            OLLAMA: {"messages": MESSAGES, "tools": TOOLS, "options": {"num_predict": size, "stop": stop}},
+        }[path]
     )
-    assert [{**one, "id": ""} for one in done] == [{**one, "id": ""} for one in whole["output"]]
-    ended = [event["arguments"] for event in events if event.get("type") == "response.function_call_arguments.done"]
-    calls = [item for item in done if item["type"] == "function_call"]
-    assert not stream or ended == [item["arguments"] for item in calls if item["status"] == "completed"]
-    text = "".join(item["content"][0]["text"] for item in done if item["type"] == "message")
-    return text, [(item["name"], item["arguments"], item["status"]) for item in calls], whole["status"]
+    whole = answer(client, {**body, "stream": False}, path=path)
+    return whole.get("choices", [whole])[0], assembled(events_of(client, path, body))
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages", "/api/chat"])
+def arguments_in(path, *calls):
+    """Calls as an interface has them: their arguments are a text, or an object."""
+    return [(name, json.loads(text) if path in (MESSAGES_ROUTE, OLLAMA) else text) for name, text in calls]
+
+
+ENDS = {  # by the limit, by a stop text, by itself, with a call
+    CHAT: ("length", "stop", "stop", "tool_calls"),
+    RESPONSES: ("incomplete", "completed", "completed", "completed"),
+    MESSAGES_ROUTE: ("max_tokens", "stop_sequence", "end_turn", "tool_use"),
+    OLLAMA: ("length", "stop", "stop", "stop"),
+}
+
+
+@pytest.mark.parametrize("path", ENDS)
 @pytest.mark.parametrize("cut", [*range(1, 82, 8), 800, "days", "2}"])
-def test_other_interfaces_bring_the_same_calls_and_one_that_is_cut_never_as_a_whole_one(plain, path, cut):
+def test_a_call_that_is_cut_is_told_as_far_as_it_is_known_and_never_as_a_whole_one(plain, path, cut):
     """By the limit, or by a stop text; an interface whose arguments are objects has it as content."""
     client, script = plain
     script.text = text = hermes("get_weather", CITY)
-    fields = {"size": cut if isinstance(cut, int) else 800}
-    if isinstance(cut, str):
-        fields |= {"options": {"stop": [cut]}} if path == "/api/chat" else {"stop": [cut]}
-    if path == "/v1/messages" and "stop" in fields:
-        fields["stop_sequences"] = fields.pop("stop")
-    content, calls, reason = used(client, path, stream=False, **fields)
-    assert used(client, path, stream=True, **fields) == (content, calls, reason)
-    short, ends = isinstance(cut, int) and cut < 800, ("stop_sequence", "stop", "completed", "tool_use")
-    assert reason in (("max_tokens", "incomplete", "length") if short else ends)
+    whole, stream = both(client, path, **({"size": cut} if isinstance(cut, int) else {"stop": [cut]}))
+    _, content, calls, end = said(whole)
+    assert said(stream) == said(whole)
+    assert end == ENDS[path][1 if isinstance(cut, str) else 3 if cut == 800 else 0]
     assert (calls and not content) or cut != 800
-    if path == "/v1/responses":
-        for _, written, status in calls:
-            assert (CITY.startswith(written), status) == (True, "completed" if written == CITY else "incomplete")
-    elif not calls:
+    if not calls:
         assert text.startswith(content)
-        assert content
+        assert content or path in (CHAT, RESPONSES)
+    elif path in (MESSAGES_ROUTE, OLLAMA):
+        assert calls == arguments_in(path, ("get_weather", CITY))
     else:
-        assert calls == [("get_weather", json.loads(CITY))]
+        assert [(name, CITY.startswith(written)) for name, written in calls] == [("get_weather", True)]
+    for item in whole.get("output", ()):
+        assert item["type"] == "message" or item["status"] == ("completed" if item["arguments"] == CITY else "incomplete")
+
+
+WRITES = {
+    "reasoning": "<think>Let me think.</think>", "text": "Hello there",
+    "calls": hermes("get_weather", CITY) + hermes("get_time", "{}"),
+}  # fmt: skip
+KINDS = {
+    RESPONSES: {"reasoning": ["reasoning"], "text": ["message"], "calls": ["function_call"] * 2},
+    MESSAGES_ROUTE: {"reasoning": ["thinking"], "text": ["text"], "calls": ["tool_use"] * 2},
+}
+
+
+@pytest.mark.parametrize("path", ENDS)
+@pytest.mark.parametrize("parts", ["text", "reasoning text", "calls", "reasoning text calls text"])
+def test_parts_come_in_their_order_whole_and_in_streams_of_every_interface(thinking, path, parts):
+    client, script = thinking["plain"]
+    names = parts.split()
+    script.text = "".join(WRITES[name] for name in names)
+    calls = arguments_in(path, ("get_weather", CITY), ("get_time", "{}")) * ("calls" in names)
+    thought, text = "Let me think." * names.count("reasoning"), "Hello there" * names.count("text")
+    wanted = Said(thought, text, calls, ENDS[path][3 if calls else 2])
+    for found in both(client, path, **({"top_logprobs": 1} if path == RESPONSES else {})):
+        assert said(found) == wanted
+        if path in KINDS:
+            items = found["output" if path == RESPONSES else "content"]
+            assert [item["type"] for item in items] == [kind for name in names for kind in KINDS[path][name]]
+            assert all(item["content"][0]["logprobs"] for item in items if item["type"] == "message")
 
 
 @pytest.mark.parametrize("seconds", [9, 0])
@@ -573,28 +541,6 @@ def test_a_stream_is_not_silent_while_a_whole_call_is_written(plain, monkeypatch
     tools = [{"name": "get_weather", "input_schema": {"type": "object"}}]
     body = {"messages": MESSAGES, "tools": tools, "max_tokens": 800, "stream": True}
     assert (client.post("/v1/messages", json=body).text.count('"ping"') > 3) is (seconds > 8)
-
-
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
-def test_text_and_calls_come_in_their_order_whole_and_in_streams(plain, path):
-    client, script = plain
-    script.text = f"so {hermes('get_weather', CITY)} and {hermes('get_time', '{}')} end"
-    body = {"input": "the fox ran", "tools": [{"type": "function", **tool["function"]} for tool in TOOLS]}
-    if path == "/v1/messages":
-        body = {"messages": MESSAGES, "tools": [{"name": name, "input_schema": {}} for name in ("get_weather", "get_time")]}
-    found = answer(client, {**body, "model": "tiny"}, path=path)
-    items = found.get("content") or found["output"]
-    said = [item.get("name") or item.get("text") or item["content"][0]["text"] for item in items]
-    assert said == ["so", "get_weather", " and", "get_time", " end"]
-    lines = client.post(path, json={**body, "stream": True}).text.splitlines()
-    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
-    begun = [event.get("content_block", event.get("item")) for event in events if event["type"].endswith(("t", "added"))]
-    assert [one["type"] for one in begun if one] == [item["type"] for item in items]
-
-
-def test_a_call_in_a_chat_that_a_stop_text_cuts_is_no_reason_to_call(plain):
-    found = reply(*plain, hermes("get_weather", CITY), stop=["days"])
-    assert (calls_of(found), found["finish_reason"]) == ([("get_weather", '{"city": "Bern", "')], "stop")
 
 
 # ---- calls that must come ----
@@ -617,8 +563,8 @@ def test_required_calls_validate_and_drafts_change_nothing(tmp_path, monkeypatch
                 body = {"tools": TOOLS, "tool_choice": choice, "seed": seed, "temperature": temperature, "max_tokens": 600}
                 body["parallel_tool_calls"] = choice == "required" and seed > 2
                 found = answer(client, chat(**body))["choices"][0]
-                assert same(from_stream(client, **body, speculative=False), found)
-                assert same(from_stream(client, **body), found)
+                assert said(from_stream(client, **body, speculative=False)) == said(found)
+                assert said(from_stream(client, **body)) == said(found)
                 if found["finish_reason"] == "length":
                     continue
                 assert found["finish_reason"] == "tool_calls"
@@ -755,27 +701,6 @@ def test_a_server_may_have_no_tools(tmp_path, monkeypatch):
         assert (error["param"], "--no-tools" in error["message"]) == ("tools", True)
         assert "writes no tool calls" in refused(client, chat(messages=[{"role": "tool", "content": "a"}]))["message"]
         assert reply(client, script, "the fox", tool_choice="none")["message"]["content"] == "the fox"
-
-
-# ---- a real client ----
-
-
-def test_the_openai_client_calls_and_streams(plain):
-    client, script = plain
-    tools = TOOLS
-    messages = [*MESSAGES]
-    api = openai.OpenAI(base_url="http://testserver/v1", api_key="any", http_client=client)
-    script.text = hermes("get_weather", CITY)
-    given = {"model": "tiny", "tools": tools, "max_tokens": 800, "seed": 1}
-    message = api.chat.completions.create(messages=messages, **given).choices[0].message
-    assert message.tool_calls
-    with api.chat.completions.stream(messages=messages, **given) as events:
-        final = events.get_final_completion().choices[0]
-    assert final.finish_reason == "tool_calls"
-    assert [call.function.arguments for call in final.message.tool_calls or ()] == [CITY]
-    messages += [message, {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "Sunny"}]
-    script.text = "It is sunny."
-    assert api.chat.completions.create(messages=messages, **given).choices[0].message.content == "It is sunny."
 
 
 # ---- reasoning ----

@@ -26,16 +26,6 @@ def test_every_setting_is_an_option_with_its_default_and_help(name, config):
             assert option.default == f.default
 
 
-def test_what_is_refused_is_one_line(tmp_path):
-    out = ["--out", str(tmp_path / "out")]
-    run = CliRunner().invoke(main, ["train", "drafter", "--target", "smollm2", *out, "--steps", "few"])
-    assert run.exit_code == 2
-    assert "'few' is not a valid integer" in run.output
-    run = CliRunner().invoke(main, ["train", "chats", "--target", "smollm2", *out, "--longest", "0"])
-    assert run.exit_code == 2
-    assert run.stderr.startswith("Error: longest is 0")
-
-
 def test_a_missing_accelerate_names_the_extra(tmp_path, monkeypatch):
     hide_package(monkeypatch, "accelerate")
     target = str(bundled_pairs()["language"]["target"])

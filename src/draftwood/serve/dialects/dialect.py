@@ -55,6 +55,7 @@ class Dialect(Shape, ABC):
         self.stop_text: str | None = None
         self.waited = 0
         self._open: Part | None = None  # the last part, while it may grow
+        self._scored: list[Json] = []  # log-probabilities of tokens of which nothing is certain yet
 
     def open(self, answer: Answer, model: str, texts: TokenTexts, *, stream: bool) -> None:
         super().open(answer, model, texts, stream=stream)
@@ -99,10 +100,13 @@ class Dialect(Shape, ABC):
             yield from self.take("" if job.echo is None else job.echo.text)
 
     def chunks(self, index: int, event: TextDelta) -> Iterator[Json]:
-        logprobs = chat_logprobs(event.logprobs or (), self.texts)  # they go with the first part
-        for part in [*self._reader.read(event.text, last=event.finish_reason is not None)] or [""]:
+        logprobs = [*self._scored, *chat_logprobs(event.logprobs or (), self.texts)]  # they go with the first part
+        found = [*self._reader.read(event.text, last=event.finish_reason is not None)]
+        in_text = self._open is not None and self._open.kind == "text"
+        for part in found or [""] * in_text:
             yield from self.take(part, logprobs)
             logprobs = []
+        self._scored = [] if self._reader.in_call else logprobs
         self.finish_reason, self.stop_text = self._reader.reason(event), event.stop_text
 
     def last(self) -> Iterator[Json]:
@@ -115,7 +119,7 @@ class Dialect(Shape, ABC):
 
     def take(self, new: New, logprobs: Sequence[Json] = ()) -> Iterator[Json]:
         """The events of what is new of the answer."""
-        if not new and (not logprobs or self._reader.in_call):
+        if not new and not logprobs:
             return
         for part, text in self._reader.take(new):
             if part is not self._open:
