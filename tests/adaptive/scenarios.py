@@ -1,11 +1,9 @@
-"""The texts and the costs of the simulator's scenarios; run as a program it prints a line for each of them."""
+"""The texts and the costs of the simulator's scenarios."""
 
 import math
-import sys
 from functools import cache
 
-from draftwood.draft.adaptive.controller import Controller
-from tests.adaptive.simulator import World, best_fixed, steer, text
+from tests.adaptive.simulator import World, text
 
 
 def by_turns(one, other):
@@ -49,18 +47,3 @@ WORLDS = {
 def written(name):
     """The text of this name."""
     return TEXTS[name]()
-
-
-def main(texts):
-    """One line a text and costs: the controller over the best fixed choice, and over plain decoding."""
-    print("| text | costs | best fixed: depth, nodes | ÷ best fixed | ÷ plain |\n|---|---|---|---|---|")
-    for name in texts or TEXTS:
-        for costs, world in WORLDS.items():
-            choice, fastest, plain = best_fixed(world, written(name))
-            reached = steer(Controller(), world, written(name), seed=3).speed
-            fixed = f"{choice.depth}, {choice.nodes}" if choice.depth else "plain"
-            print(f"| {name} | {costs} | {fixed} | {reached / fastest:.3f} | {reached / plain:.2f} |", flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

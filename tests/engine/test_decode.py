@@ -22,22 +22,6 @@ def draft_runner(**settings):
     return TorchRunner(tiny_gpt(VOCAB, 2, layers=1, **settings), drafts=True)
 
 
-@pytest.mark.parametrize("temperature", [1e-4, 1.0])
-def test_best_first_trees_keep_no_child_without_its_parent(temperature):
-    engine = decoder(tiny_runner(VOCAB, 1), draft_runner(), "shared-noise", "4x6", nodes=10)
-    plain = decoder(tiny_runner(VOCAB, 1), None, "ar")
-    sampling, requests = Sampling(temperature=temperature), [request(seed=s, length=24) for s in range(6)]
-    texts = [[] for _ in requests]
-    for pieces in engine.stream(requests, sampling):
-        tree = pieces[0].round.tree
-        level = np.take_along_axis(tree.depths, tree.parents, 1) + 1
-        level[:, 0] = 0
-        assert (level == tree.depths)[tree.valid].all()
-        for piece in pieces:
-            texts[piece.row] += piece.tokens
-    assert texts == [r.token_ids for r in plain.generate(requests, sampling)]
-
-
 def test_nothing_is_drafted_below_a_token_that_ends_the_text():
     engine = decoder(tiny_runner(VOCAB, 1), draft_runner(), "rsd-c", "3-2", eos=(4, 9, 11, 13))
     seen = 0

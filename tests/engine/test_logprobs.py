@@ -16,11 +16,9 @@ from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.engine import logprobs
 from draftwood.engine.requests import Request
 from draftwood.runners.factory import make_runners
-from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.sampling.settings import Sampling
 from tests.engine.test_batch import causal, method_id
-from tests.helpers import decoder, hidden_pair, sampler_of, tiny_gpt, tiny_model
-from tests.runners.seq2seq_zoo import tiny as tiny_source
+from tests.helpers import decoder, sampler_of, tiny_gpt, tiny_model
 
 VOCAB, PROMPT = 12, [3, 1, 4, 1, 5]
 CLOSE = 2e-4  # of float32, in nats
@@ -113,11 +111,6 @@ def test_every_token_has_the_value_of_one_forward_over_the_text(backend, method)
     assert method[0] == "ar" or min(drafted, corrected) > 5
 
 
-def test_a_drafter_of_hidden_states():
-    target, draft = hidden_pair(models()[0])
-    compare(decoder(target, draft, "rsd-s", "2x3"), ROWS[:5])
-
-
 def test_control_values_of_the_next_node_are_noticed():
     texts, *_ = written(decoder(*causal("torch"), "rsd-s", "2x3", "traversal"), ROWS[:1])
     tokens, entries = texts[0]
@@ -125,34 +118,6 @@ def test_control_values_of_the_next_node_are_noticed():
     check(entries, tokens, lines, 3)
     with pytest.raises(AssertionError):
         check(entries, tokens, [*lines[1:], lines[0]], 3)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("of", ["model", "sampled"])
-def test_plain_decoding_reports_the_same(temperature, of):
-    rows = [(Sampling(temperature=temperature), LogprobSettings(top=VOCAB, of=of))] * 3
-    speculative, drafted, _ = written(decoder(*causal("torch"), "rsd-c", "3-2", "coupled"), rows)
-    plain, none, _ = written(decoder(causal("torch")[0], None, "ar"), rows)
-    assert drafted > 0 == none
-    for (tokens, entries), (same, wanted) in zip(speculative, plain, strict=True):
-        assert tokens == same
-        lines = [torch.full((VOCAB,), -math.inf) for _ in wanted]
-        for line, one in zip(lines, wanted, strict=True):
-            line[[token for token, _ in one.top]] = torch.tensor([value for _, value in one.top])
-        check(entries, tokens, lines, VOCAB)
-
-
-def test_encoder_decoder_models():
-    settings = {"dtype": torch.float32, "vocab_size": VOCAB, "pad_token_id": 0, "decoder_start_token_id": 1}
-    model = tiny_source("marian", **settings)
-    draft = Seq2SeqRunner(tiny_source("marian", seed=2, **settings), drafts=True)
-    engine = decoder(Seq2SeqRunner(model), draft, "rsd-s", "2x2")
-    request = Request(prompt=[1], source=[5, 6, 7, 2], limits=Limits(max_new_tokens=9), logprobs=MODEL)
-    [result] = engine.generate([request], Sampling())
-    with torch.inference_mode():
-        text = torch.tensor([[1, *result.token_ids]])
-        lines = model(input_ids=torch.tensor([[5, 6, 7, 2]]), decoder_input_ids=text).logits[0].log_softmax(-1)
-    check(result.logprobs, result.token_ids, list(lines[:-1]), 3)
 
 
 @pytest.mark.parametrize("wanted", [MODEL, SAMPLED], ids=["model", "sampled"])

@@ -80,11 +80,6 @@ def test_what_tune_chooses_and_what_texts_teach_stay_when_the_other_is_written()
     assert list(read(path).learnt) == ["lookup, sampling"]
 
 
-def test_another_number_of_threads_has_its_own_file():
-    other = {**KEY, "machine": {**KEY["machine"], "threads": 1}}
-    assert default_path(other) != default_path(KEY) == default_path(dict(KEY))
-
-
 def test_a_cache_that_cannot_be_written_is_no_error(cache):
     (cache / "known").write_text("a file where the folder should be")
     Known(profile_key=KEY, path=default_path(KEY)).keep({"adaptive, sampling": Controllers().knowledge})

@@ -12,12 +12,10 @@ from draftwood.core.limits import Limits
 from draftwood.engine.requests import Request
 from draftwood.grammar.grammar import Grammar
 from draftwood.runners.factory import make_runners
-from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.sampling.settings import Sampling
 from tests.engine.test_batch import compare
 from tests.grammar.tiny import END, TOKENS, letters, pair_of_letters
 from tests.helpers import decoder, hidden_pair, tiny_gpt, tiny_model
-from tests.runners.seq2seq_zoo import tiny
 
 WORDS = "(ab|c)(a|b|ca){2,9}(c|ab)?"
 MORE = (*TOKENS, "ca", "bb", "cab", "d")  # two ways to write many texts
@@ -98,15 +96,6 @@ def test_rows_with_and_without_grammar_that_come_and_go_write_what_they_write_al
         for i in range(10)
     ]
     assert compare(engine(*method), given, 1, rows=4, pauses=True) > 40
-
-
-def test_encoder_decoder_models_follow_a_grammar():
-    settings = {"dtype": torch.float32, "spread": 0.5, "vocab_size": VOCAB, "pad_token_id": 0, "decoder_start_token_id": 1}
-    parts = Seq2SeqRunner(tiny("marian", **settings)), Seq2SeqRunner(tiny("marian", seed=2, **settings), drafts=True)
-    request = Request(prompt=[1], source=[2, 3, 4, 0], seed=3, limits=Limits(max_new_tokens=24))
-    for method in KINDS:
-        [result] = engine(*method, parts=parts).generate([request], Sampling(grammar=GRAMMARS[0]))
-        assert re.fullmatch(WORDS, result.text), method
 
 
 def test_with_ignore_eos_only_the_end_follows_the_end():

@@ -1,7 +1,6 @@
 """Tests of encoder-decoder models alone: controls of their source, ``generate``, and prompt lookup in the source.
 ``test_rung3_tape.py`` and ``test_rung5_metamorphic.py`` test them too."""
 
-import pytest
 import torch
 
 from draftwood.core import draft_kind
@@ -13,7 +12,7 @@ from draftwood.runners.protocols import ReadsAtOnce
 from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
 from tests.helpers import decoder
-from tests.ladder.pairs import SEQ2SEQ, START, VOCAB, pair, requests_of, self_drafting
+from tests.ladder.pairs import START, VOCAB, pair, requests_of, self_drafting
 from tests.ladder.test_rung3_tape import SOURCE, WRONG, at_temperature, engine_distribution, reference_distribution
 
 
@@ -31,21 +30,6 @@ def test_control_a_drafter_that_reads_another_source_is_seen():
     draft._encoded = lambda rows: encoded([Row(tokens=row.tokens, source=[7, 3]) for row in rows])
     results = decoder(target, draft, "chain", "3").generate(requests_of("marian"), Sampling())
     assert any(r.stats.accepted[0] for r in results)
-
-
-@pytest.mark.parametrize("kind", SEQ2SEQ)
-@pytest.mark.parametrize(("method", "shape"), [
-    ("ar", None), ("chain", "3"), ("rsd-s", "3x3"), ("shared-noise", "2-2"), ("ngram", "3"),
-])  # fmt: skip
-def test_greedy_text_is_that_of_generate(kind, method, shape):
-    target, draft = pair(kind)
-    engine = decoder(target, draft, method, shape, greedy=True, eos=(int(target.model.config.eos_token_id),))
-    requests = requests_of(kind)
-    for request, result in zip(requests, engine.generate(requests, Sampling(temperature=0.0)), strict=True):
-        wanted = target.model.generate(
-            torch.tensor([request.source]), num_beams=1, do_sample=False, max_new_tokens=request.limits.max_new_tokens
-        )
-        assert result.token_ids == wanted[0, 1:].tolist()
 
 
 def test_prompt_lookup_finds_what_the_source_holds():

@@ -9,7 +9,6 @@ from draftwood.core.errors import ModelError
 from draftwood.engine.knowledge import default_path, known_of, read, save
 from draftwood.loading.profile import why_not
 from draftwood.native.library import instruction_sets
-from draftwood.runners.native.stored import StoredModel
 from tests.faults.folders import tiny_tokenizer
 from tests.loading.gguf_files import BF16, F16, F32, Q4_1, Q8_0, logits, rounded, source, write_gguf
 
@@ -35,43 +34,12 @@ def test_logits_and_tokens_are_those_of_the_model_that_the_file_holds(tmp_path, 
     assert set(pair.eos) == {0, 5, 7, 8}
 
 
-@pytest.mark.parametrize("more", [{}, {"tie_word_embeddings": False, "num_key_value_heads": 2}])
-def test_the_native_engine_computes_from_the_codes_of_the_file(tmp_path, more):
-    path = write_gguf(tmp_path / "fox.gguf", *source(**more), Q4_1)
-    found = {}
-    for dtype in ("auto", "bfloat16", "float32"):
-        pair = draftwood.load(path, options={"backend": "native", "dtype": dtype, "activations": 16})
-        assert isinstance(pair.model, StoredModel)
-        assert pair.model.coded == (dtype == "auto")
-        found[dtype] = pair.generate(TEXT, max_new_tokens=40, temperature=1, seed=1).token_ids
-        assert "module" not in vars(pair.model), "the model of transformers was built"
-        assert pair.model.dtype == (torch.float32 if dtype == "float32" else torch.bfloat16)
-    assert found["auto"] == found["bfloat16"]
-    live = draftwood.load(path, options={"backend": "torch", "dtype": "float32"})
-    assert torch.equal(pair.model.module.lm_head.weight, live.model.lm_head.weight)
-    assert live.generate(TEXT, max_new_tokens=40, temperature=1, seed=1).token_ids == found["float32"]
-
-
 def test_target_and_draft_may_both_be_gguf_files(tmp_path):
     target = write_gguf(tmp_path / "target.gguf", *source())
     draft = write_gguf(tmp_path / "draft.gguf", *source(layers=1), Q8_0)
     pair = draftwood.load(str(target), str(draft), options=OPTIONS)
     drafted, plain = (pair.generate(TEXT, max_new_tokens=12, temperature=0, method=name) for name in ("rsd-s", "ar"))
     assert drafted.token_ids == plain.token_ids
-
-
-def test_chat_template_and_special_tokens_are_kept(file):
-    tokenizer = draftwood.load(file, options=OPTIONS).tokenizer
-    text = tokenizer.apply_chat_template([{"role": "user", "content": "hen"}], tokenize=False)
-    assert text == "<end>hen"
-    assert tokenizer(text)["input_ids"][0] == tokenizer.eos_token_id == 0
-
-
-@pytest.mark.parametrize(("pre", "tokens"), [("gpt-2", ["Ġ", "Ġ", "5"]), ("smollm", ["ĠĠ", "5"])])
-def test_digits_are_split_off_first_where_the_file_says_so(tmp_path, pre, tokens):
-    path = write_gguf(tmp_path / "fox.gguf", *source(), pre=pre)
-    splitter = draftwood.load(path, options=OPTIONS).tokenizer.backend_tokenizer.pre_tokenizer
-    assert [part for part, _ in splitter.pre_tokenize_str("a  5")][-2:] == ([tokens[0], "Ġ5"] if pre == "gpt-2" else tokens)
 
 
 @pytest.mark.parametrize(

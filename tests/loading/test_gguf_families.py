@@ -70,6 +70,8 @@ MAMBA_SAID = {
     "ssm.group_count": 2, "ssm.time_step_rank": 4, "ssm.inner_size": 128,
 }  # fmt: skip
 CASES = {
+    "llama": ("llama", {}, {}),
+    "llama, untied": ("llama", {"tie_word_embeddings": False, "num_key_value_heads": 1}, {}),
     "gemma2": (
         "gemma2", {**SOFT, "query_pre_attn_scalar": 16, "sliding_window": 8}, {**SOFT, "attention.sliding_window": 8}
     ),
@@ -236,7 +238,8 @@ def test_its_codes_are_computed_as_the_numbers_that_they_stand_for(tmp_path, cas
         for method in ("ar", "ngram"):
             found = pair.generate(IDS, max_new_tokens=20, temperature=1, seed=1, method=method).token_ids
             texts[activations].add(tuple(found))
-        assert pair.model.coded == (dtype == "auto")
+        assert (pair.model.coded, pair.model.dtype) == (dtype == "auto", torch.bfloat16)
+        assert "module" not in vars(pair.model), "the model of transformers was built"
     assert len(texts[16]) == len(texts[8]) == 1
 
 

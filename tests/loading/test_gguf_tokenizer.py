@@ -28,7 +28,7 @@ SCRIPTS = (
 SPECIAL = ["<end>", "<\uff5cUser\uff5c>", "  \t"]
 """Special tokens, one of which is not written in letters for bytes, and one of a user with blanks."""
 USER = SPECIAL[2]
-BETWEEN = (" ", " ", " ", "  ", "\n", ", ", "... ", "'ll ", "1", "2026", " 12,5 ", "!?/", " 🙂 ", "—", "\r\n\n", *SPECIAL)
+BETWEEN = (" ", " ", " ", "  ", "\n", ", ", "... ", "'ll ", "1", "  7", " 12,5 ", "!?/", " 🙂 ", "—", "\r\n\n", *SPECIAL)
 SHORT, REST = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)", r"\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = SHORT + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + REST
 QWEN2 = LLAMA3.replace("{1,3}", "")

@@ -92,23 +92,6 @@ def test_what_was_not_kept_is_read_again(engine):
 
 
 @BY_ENGINE
-def test_texts_are_kept_apart_from_rows_that_go_on(engine):
-    walk = Chat(engine)
-    walk.round()
-    walk.add([4])
-    assert walk.round() < CLOSE
-    kept, length = Row(tokens=[]), walk.runner.held(walk.rows[1])
-    walk.runner.keep(walk.rows[1], kept)
-    late = Row(tokens=[*walk.rows[1].tokens[:length], 3, 5])
-    assert max(walk.round(), walk.round()) < CLOSE
-    walk.keep([0])
-    walk.runner.prefill(late, 0, prefix=Prefix(kept, length))
-    walk.rows = [*walk.rows, late]
-    walk.runner.set_rows(walk.rows)
-    assert max(walk.round(), walk.round()) < CLOSE
-
-
-@BY_ENGINE
 def test_memory_is_that_of_present_rows_and_of_texts_that_live(engine):
     walk, texts = Chat(engine), [Row(tokens=[]) for _ in range(3)]
     assert walk.runner.memory_bytes == 0

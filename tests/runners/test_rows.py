@@ -10,7 +10,6 @@ from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder
 from draftwood.runners.torch_runner import TorchRunner
 from tests.native.test_bits import check_no_number, model_of, spoilt
 from tests.runners.seq2seq_zoo import tiny as tiny_source
-from tests.runners.test_block_runners import BLOCK, EXACT, SOURCES, masked_rounds
 from tests.runners.test_logit_identity import Walk, walk
 from tests.runners.test_logit_identity import tolerance as causal_tolerance
 from tests.runners.test_seq2seq import SourceWalk, tolerance, with_decoder
@@ -56,26 +55,10 @@ def test_scores_of_encoder_decoder_models(kind, chosen):
     assert come_and_go(SourceWalk(runner, [5, 1, 9], sources=[6, 3, 17])) < tolerance(kind)
 
 
-def blocks_that_come_and_go(rounds):
-    found = [rounds.round(BLOCK), rounds.round(2)]
-    rounds.add([SOURCES[1], SOURCES[2] + SOURCES[0]])
-    found += [rounds.round(BLOCK), rounds.round(None)]
-    rounds.keep([1, 3, 5])
-    rounds.add([SOURCES[3]])
-    rounds.add([SOURCES[0]])
-    found += [rounds.round(None), rounds.round(BLOCK)]
-    rounds.keep([4])
-    return max(*found, rounds.round(BLOCK), rounds.round(1))
-
-
 @pytest.mark.parametrize("kind", ["llama", "gemma2"])
 def test_a_token_that_is_no_number_ends_only_what_sees_it(kind):
     """As in the native engine."""
     check_no_number(spoilt(TorchRunner(model_of(kind, torch.float32), hidden_layers=(0, 1, 2))), 1e-4)
-
-
-def test_scores_of_blocks():
-    assert blocks_that_come_and_go(masked_rounds()) < EXACT
 
 
 @BY_ENGINE

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import draftwood
-from draftwood.core.errors import NumericsError
 from draftwood.core.limits import Limits
 from draftwood.engine.requests import Request
 from draftwood.hf import recipe
@@ -170,12 +169,4 @@ def test_control_another_support_in_the_tree_is_still_found():
 
     model.lm_head = ByWidth(inner, [3])
     with pytest.raises(Exception, match="as a chain"):
-        TorchRunner(model)
-
-
-def test_weights_that_are_not_numbers_are_called_so():
-    model = tiny_gpt(VOCAB, 1)
-    with torch.no_grad():
-        model.transformer.h[1].mlp.c_fc.weight[0, 0] = float("nan")
-    with pytest.raises(NumericsError, match=r"'gpt2' gives NaN .*transformer\.h\.1\.mlp\.c_fc\.weight"):
         TorchRunner(model)
