@@ -17,7 +17,7 @@ from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.growers import LevelGrower, TreeShape
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
-from draftwood.engine.output import RowOutput, ends_of
+from draftwood.engine.output import Entry, ends_of
 from draftwood.engine.requests import Request
 from draftwood.runners.factory import make_runners
 from draftwood.runners.hidden.dflash import DFlashConfig, DFlashDrafter
@@ -258,7 +258,7 @@ def ragged(length=24, seed=11):
 def output_of(prompt, limits, *, eos=(), longest=None, tokenizer=None, **more):
     """The output of a row with this prompt; ``more`` are fields of its request."""
     row = Row(tokens=list(prompt), sampling=Sampling(), stops=ends_of(limits, frozenset(eos)))
-    return RowOutput(row, Request(prompt=prompt, limits=limits, **more), longest=longest, tokenizer=tokenizer)
+    return Entry(row, Request(prompt=prompt, limits=limits, **more), longest=longest, tokenizer=tokenizer)
 
 
 def sampler_of(sampling, texts, vocab, *, prompts=None, sources=None, stops=frozenset()):

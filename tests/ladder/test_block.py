@@ -1,4 +1,4 @@
-"""Blocks from one forward are the chains and trees that are grown level by level. The tests of their distribution are those
+"""Blocks from one forward are the chains that are grown level by level. The tests of their distribution are those
 of other drafts."""
 
 from unittest.mock import Mock
@@ -11,9 +11,6 @@ from draftwood.core.errors import ConfigError, ModelError, PairingError
 from draftwood.core.limits import Limits
 from draftwood.core.rounds import Round
 from draftwood.core.settings import Method
-from draftwood.draft.adaptive.drafter import BestFirstDrafter
-from draftwood.draft.adaptive.expand import GumbelExpander
-from draftwood.draft.adaptive.growers import BlockGrower, LevelGrower, TreeShape
 from draftwood.draft.block import BlockChain
 from draftwood.draft.level import LevelDrafter
 from draftwood.draft.none import FAILED
@@ -66,39 +63,6 @@ def test_a_block_is_the_chain_that_is_grown_level_by_level(sampling, stops):
     else:
         ours, theirs = block.draft_logp, levels.draft_logp[:, : block.size - 1]
         assert torch.equal(ours.nan_to_num(1.0), theirs.nan_to_num(1.0))
-
-
-@SAMPLINGS
-@STOPS
-@pytest.mark.parametrize("nodes", [1, 4, 11])
-def test_a_tree_of_shared_noise_from_one_forward_is_the_one_grown_level_by_level(sampling, stops, nodes):
-    shape = TreeShape(nodes, nodes, LENGTH)
-    made = at_once(blocks(), shape)
-    grown = BestFirstDrafter(LevelGrower(blocks(), GumbelExpander(3), shape))
-    tree, other = (trees(drafter, sampling, LIMITS, stops) for drafter in (made, grown))
-    assert tree.valid.sum(1).tolist() == other.valid.sum(1).tolist()
-    assert max(tree.valid.sum(1)) == nodes + 1
-    assert [paths(tree, row) for row in range(ROWS)] == [paths(other, row) for row in range(ROWS)]
-    assert max(len(path) for row in range(ROWS) for path in paths(tree, row)) > min(2, nodes - 1)
-
-
-def at_once(runner, shape):
-    return BestFirstDrafter(BlockGrower(runner, GumbelExpander(3), shape))
-
-
-def paths(tree, row):
-    return sorted(tuple(prefix) for prefix in tree.prefixes()[row] if prefix is not None)
-
-
-def test_a_tree_from_one_forward_asks_once_and_only_for_its_depth():
-    counts = []
-    runner = blocks()
-    ahead = runner.score_block
-    runner.score_block = lambda root, count: (counts.append(count), ahead(root, count))[1]
-    trees(at_once(runner, TreeShape(9, 3, 4)), Sampling(), [LENGTH] * ROWS)
-    assert counts == [4]
-    trees(at_once(runner, TreeShape(9, 3, 4)), Sampling(), [0] * ROWS)
-    assert counts == [4]
 
 
 def test_a_forward_that_fails_is_a_root_alone_that_the_draft_has_not_read():

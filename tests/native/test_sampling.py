@@ -85,14 +85,13 @@ def test_a_token_that_is_chosen_has_a_probability():
         assert chosen == set((log_probs.settled.dense()[0, 0] > -torch.inf).nonzero().flatten().tolist())
 
 
-@pytest.mark.parametrize("by_depth", [False, True])
 @pytest.mark.parametrize("cut", [None, Truncation(6), Truncation(0, 0.8)], ids=str)
-def test_noise_belongs_to_the_depth_and_to_common_tokens(cut, by_depth, monkeypatch):
-    tokens, more = torch.arange(5, 69).flip(0), {"depths": 3} if by_depth else {}
+def test_noise_belongs_to_the_depth_and_to_common_tokens(cut, monkeypatch):
+    tokens = torch.arange(5, 69).flip(0)
 
     def best(depth):
         log_probs = Pending(scores=scores_of(64, "plain"), cuts=[cut] * 2, tokens=tokens, vocab=80)
-        return best_tokens(log_probs, CounterRng([3, 4]).at([5, 9]), depth, 4, **more).tokens
+        return best_tokens(log_probs, CounterRng([3, 4]).at([5, 9]), depth, 4).tokens
 
     found, other = best(2), best(3)
     monkeypatch.setattr(native, "runs", lambda scores: False)

@@ -30,8 +30,8 @@ def short_repr(value: object) -> str:
     return _shorten.repr(value)
 
 
-def integer(name: str, value: Any) -> int:
-    """The value as an integer; NumPy's integers are accepted too.
+def integer(name: str, value: Any, least: int | None = None) -> int:
+    """The value as an integer, at least the given one; NumPy's integers are accepted too.
 
     Raises:
         ConfigError: anything else.
@@ -39,9 +39,12 @@ def integer(name: str, value: Any) -> int:
     try:
         if isinstance(value, bool):
             raise TypeError
-        return int(value.__index__())
+        found = int(value.__index__())
     except (AttributeError, TypeError):
         raise ConfigError(f"{name} is {short_repr(value)}: give a whole number") from None
+    if least is not None and found < least:
+        raise ConfigError(f"{name} is {found}: give {least} or more")
+    return found
 
 
 def is_unicode(text: str) -> bool:

@@ -31,8 +31,7 @@ class Limits:
     def __post_init__(self) -> None:
         several("stop", self.stop, str, "texts")
         several("stop_token_ids", self.stop_token_ids, int, "token ids")
-        if integer("max_new_tokens", self.max_new_tokens) < 1:
-            raise ConfigError(f"max_new_tokens is {self.max_new_tokens}: give 1 or more")
+        integer("max_new_tokens", self.max_new_tokens, 1)
         if bad := [token for token in self.stop_token_ids if token < 0]:
             raise ConfigError(f"stop_token_ids holds {bad[0]}, and token ids begin at 0: leave it out")
         flag("ignore_eos", self.ignore_eos)

@@ -78,9 +78,7 @@ class LoadOptions:
                 raise ConfigError(f"{name} is {short_repr(getattr(self, name))}: give a text such as 'auto'")
         if integer("activations", self.activations) not in (8, 16):
             raise ConfigError(f"activations is {self.activations}: give 8 or 16")
-        if self.threads is not None and integer("threads", self.threads) < 1:
-            raise ConfigError(f"threads is {self.threads}: give 1 or more")
-        if self.threads is not None and self.threads > MAX_THREADS:
+        if self.threads is not None and integer("threads", self.threads, 1) > MAX_THREADS:
             raise ConfigError(f"threads is {self.threads}: give at most {MAX_THREADS}; more than there are cores are slower")
         flag("trust_remote_code", self.trust_remote_code)
         if self.device_map is not None:

@@ -16,7 +16,8 @@ from draftwood.core.rng import Rng
 from draftwood.core.rounds import STAGES, Clock, Piece, Round, Stats
 from draftwood.engine import logprobs
 from draftwood.engine.drafting import Drafting
-from draftwood.engine.pipeline import Entry, Pipeline
+from draftwood.engine.output import Entry
+from draftwood.engine.pipeline import Pipeline
 from draftwood.engine.prefixes import PrefixCache
 from draftwood.engine.prompts import ALONE, CHUNK, Prompts
 from draftwood.engine.requests import Request
@@ -257,10 +258,10 @@ class Batch:
 
 def _piece(entry: Entry, index: int, this_round: Round) -> Piece:
     """What the round adds to a row; raises the error of a dead end, unless the text has ended before it."""
-    row, output = entry.row, entry.output
+    row = entry.row
     dead = this_round.target.dead_end(index, this_round.paths[index])
-    count, text = output.take(this_round.tokens[index][: None if dead is None else dead[0]])
-    if dead is not None and output.finish_reason is None:
+    count, text = entry.take(this_round.tokens[index][: None if dead is None else dead[0]])
+    if dead is not None and entry.finish_reason is None:
         raise dead[1]
     tokens = row.tokens[len(row.tokens) - count :]
     return Piece(
@@ -268,11 +269,11 @@ def _piece(entry: Entry, index: int, this_round: Round) -> Piece:
         tokens=tokens,
         drafted=min(count, len(this_round.paths[index])),
         text=text,
-        held=output.held,
-        finish_reason=output.finish_reason,
+        held=entry.held,
+        finish_reason=entry.finish_reason,
         round=this_round,
         round_row=index,
-        stop_text=output.stop_text,
+        stop_text=entry.stop_text,
         logprobs=logprobs.of_round(this_round, index, tokens, entry.request.logprobs, greedy=row.sampling.greedy),
     )
 

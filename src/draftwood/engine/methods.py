@@ -20,7 +20,7 @@ from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.expand import Expander, GumbelExpander, SampledExpander
-from draftwood.draft.adaptive.growers import BlockGrower, Grower, LevelGrower, TreeShape
+from draftwood.draft.adaptive.growers import LevelGrower, TreeShape
 from draftwood.draft.block import BlockChain
 from draftwood.draft.level import LevelDrafter, LevelPolicy
 from draftwood.draft.ngram_index import ngram
@@ -114,7 +114,7 @@ def _shared_noise(args: BuildArgs) -> Drafter:
         return levels(lambda shape: SharedNoiseBranching(shape.counts))(args)
     if args.shape is None and args.method.nodes is None:
         return _adaptive(args)
-    return BestFirstDrafter(_grower(args, GumbelExpander(constants.CHILDREN), _tree_shape(args)))
+    return BestFirstDrafter(LevelGrower(args.runner, GumbelExpander(constants.CHILDREN), _tree_shape(args)))
 
 
 def _block(args: BuildArgs) -> BlockChain:
@@ -132,24 +132,19 @@ def _block(args: BuildArgs) -> BlockChain:
 
 def _dynamic(args: BuildArgs) -> BestFirstDrafter:
     """At temperature 0 nothing is drawn, and any tree is exact."""
-    shape = _tree_shape(args)
+    expander: Expander = SampledExpander(SAMPLED_CHILDREN)
     if args.greedy:
         expander = GumbelExpander(constants.CHILDREN, name="dynamic", draw=Draw.POINT_MASS)
-        return BestFirstDrafter(_grower(args, expander, shape))
-    return BestFirstDrafter(LevelGrower(args.runner, SampledExpander(SAMPLED_CHILDREN), shape))
+    return BestFirstDrafter(LevelGrower(args.runner, expander, _tree_shape(args)))
 
 
 def _adaptive(args: BuildArgs) -> BestFirstDrafter:
     """A tree that grows as far as it pays."""
     controllers, depth = args.controllers, min(constants.DEPTH, args.deepest)
     expander = GumbelExpander(constants.CHILDREN, controllers.acceptance)
-    grower = _grower(args, expander, TreeShape(constants.NODES, constants.WIDTH, depth))
+    grower = LevelGrower(args.runner, expander, TreeShape(constants.NODES, constants.WIDTH, depth))
     lookup = controllers.lookup if args.method.method == "adaptive" else None
     return BestFirstDrafter(grower, budgets=controllers.budget, lookup=lookup)
-
-
-def _grower(args: BuildArgs, expander: Expander, shape: TreeShape) -> Grower:
-    return LevelGrower(args.runner, expander, shape) if args.block is None else BlockGrower(args.block, expander, shape)
 
 
 def _tree_shape(args: BuildArgs) -> TreeShape:

@@ -1,17 +1,16 @@
-"""What writes texts together: a target, a drafter and a verifier; and the entries of their batch."""
+"""What writes texts together: a target, a drafter and a verifier."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.history import History
-from draftwood.core.rounds import Stats
 from draftwood.core.verifiers import check_pairing, check_temperature
 from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft
-from draftwood.engine.output import RowOutput, ends_of
+from draftwood.engine.output import Entry, ends_of
 from draftwood.engine.requests import Request
 from draftwood.grammar.constraint import Grammars
 from draftwood.runners.protocols import Runner
@@ -23,31 +22,6 @@ from draftwood.sampling.warping import check_bias
 from draftwood.verify import Verifier
 
 PLAIN: Final = NoDraft.name  # the method of a row for which nothing is drafted
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A row of a batch, and what the loop keeps of it.
-
-    Attributes:
-        row: the text.
-        request: as given.
-        drafts: whether anything is drafted for it.
-        output: what is written.
-        stats: updated after every round.
-    """
-
-    row: Row
-    request: Request
-    drafts: bool
-    output: RowOutput
-    stats: Stats = field(default_factory=Stats)
-
-    @property
-    def context(self) -> list[int]:
-        """The text without its root; before the first round, the prompt's."""
-        return self.row.tokens[:-1]
 
 
 @final
@@ -117,13 +91,13 @@ class Pipeline:
             stops=stops,
             nodes=request.nodes,
         )
-        output = RowOutput(row, request, longest=self.target.max_length, tokenizer=self.tokenizer)
+        target, drafts = self.target, method != PLAIN
+        entry = Entry(row, request, drafts=drafts, longest=target.max_length, tokenizer=self.tokenizer)
         processors = row.bound([*(sampling.processors or ()), *(sampling.warpers or ())])
-        target = self.target
-        try_processors(processors, row.padded, stops, vocab=target.vocab_size, new=output.remaining, device=target.device)
+        try_processors(processors, row.padded, stops, vocab=target.vocab_size, new=entry.remaining, device=target.device)
         if sampling.grammar is not None:
             row.constraint = self.grammars.constraint(sampling.grammar, stops)
-        return Entry(row=row, request=request, drafts=method != PLAIN, output=output)
+        return entry
 
     def _check_request(self, number: int, request: Request) -> None:
         if request.logprobs is not None and request.logprobs.of == "sampled" and not self.verifier.lossless:
@@ -168,7 +142,7 @@ class Pipeline:
         """The deepest tree of a row: within the text's remaining tokens and the draft's context; 0 without a draft."""
         if not entry.drafts:
             return 0
-        limit, draft = entry.output.remaining - 1, self.drafter.runner
+        limit, draft = entry.remaining - 1, self.drafter.runner
         if entry.row.nodes is not None:
             limit = min(limit, entry.row.nodes)
         if draft is not None and draft.max_length is not None:

@@ -14,7 +14,8 @@ from draftwood.core.errors import CacheError
 from draftwood.core.history import History
 from draftwood.core.rounds import Clock
 from draftwood.engine.drafting import Drafting
-from draftwood.engine.pipeline import Entry, Pipeline
+from draftwood.engine.output import Entry
+from draftwood.engine.pipeline import Pipeline
 from draftwood.engine.prefixes import PrefixCache, alike, longest, serves
 from draftwood.runners.protocols import KeepsTexts, Prefix
 from draftwood.sampling.rows import Row

@@ -37,8 +37,7 @@ class Fleet:
     )
 
     def __post_init__(self) -> None:
-        if integer("replicas", self.replicas) < 1:
-            raise ConfigError(f"replicas is {self.replicas}: give 1 or more")
+        integer("replicas", self.replicas, 1)
         for name in ("cpus", "gpus"):
             if number(name, getattr(self, name)) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name):g}: give 0 or more")

@@ -56,8 +56,7 @@ class WriteSettings:
     def __post_init__(self) -> None:
         if not 0 <= integer("seed", self.seed) <= MAX_SEED:
             raise ConfigError(f"seed is {self.seed}: give an integer from 0 to {MAX_SEED}")
-        if integer("rows", self.rows) < 1:
-            raise ConfigError(f"rows is {self.rows}: give 1 or more")
+        integer("rows", self.rows, 1)
 
     def seed_of(self, name: Any, own: Any = None) -> int:
         """The seed of a row, from the job's and its id alone, so that it is the same on every node and after every fault.

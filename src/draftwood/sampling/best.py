@@ -37,30 +37,27 @@ class Best(NamedTuple):
     chances: Float[np.ndarray, "row node count"] | None = None
 
 
-def best_tokens(
-    pending: Pending, rng: RoundRng, depth: int, count: int, *, depths: int = 1, weights: Sequence[float] = ()
-) -> Best:
+def best_tokens(pending: Pending, rng: RoundRng, depth: int, count: int, *, weights: Sequence[float] = ()) -> Best:
     """The tokens with the highest sums of log-probability and noise below nodes of this depth (one host sync).
 
     Args:
         pending: the scores at the nodes.
         rng: the noise.
-        depth: of all nodes, or of the first where each node is one level deeper than the one before.
+        depth: of all nodes.
         count: number of tokens of a node, at most.
-        depths: the number of nodes in that case.
         weights: as for :func:`draftwood.native.sampling.best`.
     """
     scores, count = pending.scores, min(count, pending.vocab)
     if isinstance(rng, CounterRoundRng) and native.runs(scores):
-        keys, bases = rng.shared_keys(depth, depths), token_bases(pending.vocab, scores.device)
-        keys = keys if keys is None or depths > 1 else keys.repeat(scores.shape[1], axis=1)
+        keys, bases = rng.shared_keys(depth, 1), token_bases(pending.vocab, scores.device)
+        keys = None if keys is None else keys.repeat(scores.shape[1], axis=1)
         count = min(count, scores.shape[-1])
         values, tokens, likeliest, chances = native.best(scores, pending.cuts, keys, bases, pending.tokens, count, weights)
         if np.isnan(likeliest).any():
             pending.look()
         return Best(tokens, values, likeliest, chances)
     logp, rng, space = drawing_space(pending, rng)
-    noise = rng.shared(depth, depths, logp.shape[-1])
+    noise = rng.shared(depth, 1, logp.shape[-1])
     perturbed = logp if noise is None else logp + noise
     found, at = perturbed.nan_to_num(nan=-torch.inf, neginf=-torch.inf).topk(min(count, logp.shape[-1]), dim=-1)
     chosen = torch.where(found > -torch.inf, at if space is None else space[at], -1)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 from draftwood.core.checks import integer, setting, settings
-from draftwood.core.errors import ConfigError
 from draftwood.core.unknown import known_fields
 
 
@@ -30,8 +29,7 @@ class TraceSettings:
 
     def __post_init__(self) -> None:
         for name in ("tokens", "rounds"):
-            if integer(name, getattr(self, name)) < 1:
-                raise ConfigError(f"{name} of a trace is {getattr(self, name)}: give 1 or more")
+            integer(f"{name} of a trace", getattr(self, name), 1)
 
 
 TraceLike: TypeAlias = bool | TraceSettings | Mapping[str, Any]

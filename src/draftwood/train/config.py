@@ -30,8 +30,7 @@ class ChatsConfig:
 
     def __post_init__(self) -> None:
         for name in ("tokens", "rows", "longest"):
-            if integer(name, getattr(self, name)) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
+            integer(name, getattr(self, name), 1)
         if not self.temperature:
             raise ConfigError("no temperature was given: name at least one")
         for value in self.temperature:
@@ -77,9 +76,7 @@ class AdaptConfig:
     seed: int = setting(0, "seed of all random choices")
 
     def __post_init__(self) -> None:
-        if integer("tokens", self.tokens) < LEAST_TOKENS:
-            raise ConfigError(f"tokens is {self.tokens}: give {LEAST_TOKENS} or more")
+        integer("tokens", self.tokens, LEAST_TOKENS)
         if not self.minutes > 0:
             raise ConfigError(f"minutes is {self.minutes}: give more than 0")
-        if integer("seed", self.seed) < 0:
-            raise ConfigError(f"seed is {self.seed}: give 0 or more")
+        integer("seed", self.seed, 0)

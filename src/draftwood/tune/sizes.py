@@ -27,8 +27,7 @@ class Sizes:
 
     def __post_init__(self) -> None:
         for name in ("prompts", "max_new_tokens"):
-            if integer(name, getattr(self, name)) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
+            integer(name, getattr(self, name), 1)
         if number("minutes", self.minutes) <= 0:
             raise ConfigError(f"minutes is {self.minutes}: give a number above 0")
         if not self.temperature:

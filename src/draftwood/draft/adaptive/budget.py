@@ -1,14 +1,13 @@
-"""The limits of a best-first tree (its full shape, or what a controller estimates to pay), and the rounds under them."""
+"""The limits of a best-first tree: its full shape, or what a controller estimates to pay; and rounds that draft nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import cycle
 from typing import Final, final
 
 from draftwood.core.rounds import Round
 from draftwood.draft.adaptive.estimates import RunningMean
-from draftwood.sampling.rows import Row
 
 PLAIN_ROUND: Final = "a round without a tree, to time it"
 RESTING: Final = "no draft has paid lately"
@@ -23,12 +22,7 @@ class Budget:
 
     Tokens and probabilities are means over the rows of a batch. ``above`` is the probability that the text runs through the
     parents of a level, and not on to a guessed child.
-
-    Attributes:
-        learns: :meth:`end_level` and :meth:`end_round` have an effect, so their arguments must be computed.
     """
-
-    learns = False
 
     def begin_round(self) -> bool:
         """Begin a round; True if it must have no tree."""
@@ -134,62 +128,3 @@ class Rest:
         """Record the seconds that looking took in a round without a tree, after which a rest may begin."""
         self._looking.add(seconds)
         self._left = budget.rest(self._looking.value)
-
-
-@final
-class Schedule:
-    """Begins and ends the rounds of a drafter.
-
-    Args:
-        budgets: a budget by the number of rows.
-        clock: a clock in seconds.
-
-    Attributes:
-        budget: that of this round.
-        resting: this round looks for no draft.
-        plain: the budget wants no tree in this round.
-        joined: a row is in its first round. This reads its prompt, so its seconds say nothing about costs.
-    """
-
-    def __init__(self, budgets: Callable[[int], Budget], clock: Callable[[], float]) -> None:
-        self._budgets = budgets
-        self.clock = clock
-        self.budget = Budget()
-        self.resting = self.plain = self.joined = False
-        self._rest = Rest()
-        self._began = self._looked = 0.0  # when the round began, and the seconds of its draft if it has no tree
-
-    def begin_round(self, rows: Sequence[Row]) -> None:
-        """Begin a round with these rows."""
-        self._began, budget = self.clock(), self._budgets(len(rows))
-        self.joined = not all(row.has_state(self) for row in rows)
-        if self.joined:
-            for row in rows:
-                row.state(self, bool)
-        awake = self.joined or budget is not self.budget
-        self.resting = self._rest.goes_on(self.budget, awake=awake)
-        if self.resting:
-            return
-        self.budget = budget
-        self.plain = budget.begin_round()
-
-    def end_draft(self) -> None:
-        """The draft has no tree."""
-        self._looked = self.clock() - self._began
-
-    def end_rest(self, this_round: Round) -> None:
-        """End a resting round."""
-        self._rest.add(this_round, self.clock() - self._began)
-
-    def end_round(self, this_round: Round, drafting: float, committing: float) -> None:
-        """Report a round to the budget.
-
-        Args:
-            drafting: seconds of the levels.
-            committing: when its commit began.
-        """
-        tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))
-        seconds = self.clock() - self._began
-        self.budget.end_round(tree.size, new_tokens / tree.rows, drafting, seconds)
-        if tree.size == 1 and not drafting:
-            self._rest.begin(self.budget, self._looked + self.clock() - committing)

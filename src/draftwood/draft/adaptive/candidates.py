@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from heapq import heappop, heappush
 from typing import Final, NamedTuple, final
 
 
@@ -80,28 +79,6 @@ class CandidateTree:
             self.log_probs[guess] = self.log_probs[self.parents[guess]] + log_prob
             guess, probability = self._guess(guess)
             log_prob = math.log(probability) if guess else 0.0
-
-    def fill(self, by_depth: Sequence[Children], nodes: int, stops: frozenset[int]) -> None:
-        """Add enough candidates for a tree of the ``nodes`` best ones, where all nodes of one depth have the same children.
-
-        Args:
-            by_depth: children of the nodes of each depth; deeper nodes have none.
-            nodes: without the root.
-            stops: tokens that end a text.
-        """
-        best = [(0.0, 0)]
-        for _ in range(nodes):  # the root and all kept candidates but the last
-            if not best:
-                return
-            candidate = heappop(best)[1]
-            depth, end = self.depths[candidate], len(self.tokens)
-            ends = candidate and self.tokens[candidate] in stops
-            if depth < len(by_depth) and by_depth[depth].tokens and not ends:
-                self.add_children(candidate, by_depth[depth])
-            if guess := self._guess(candidate)[0]:
-                heappush(best, (-self.log_probs[guess], guess))
-            for new in range(end, len(self.tokens)):
-                heappush(best, (-self.log_probs[new], new))
 
     def frontier(self, depth: int, width: int, cut: float, min_value: float, stops: frozenset[int]) -> list[int]:
         """The ``width`` candidates of this depth with the largest :meth:`off_guess`.

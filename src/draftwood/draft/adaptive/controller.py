@@ -57,8 +57,6 @@ class Controller(Budget):
         speed: tokens per second and row: of recent rounds, or of plain decoding if that is faster.
     """
 
-    learns = True
-
     def __init__(self, learnt: Learnt | None = None, *, rows: int = 1) -> None:
         known = learnt or NOTHING
         costs, weight = known.costs, constants.PRIOR_WEIGHT

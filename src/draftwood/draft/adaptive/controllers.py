@@ -107,8 +107,6 @@ class CostTrial(Budget):
     Of equal rounds the fastest counts: other processes may delay one. Rounds after the trial have no tree.
     """
 
-    learns = True
-
     def __init__(self) -> None:
         self._sizes = iter(TRIAL)
         self._size = self._last = PLAIN

@@ -29,9 +29,9 @@ from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.shapes import MAX_NODES
 from draftwood.core.tree import DraftTree, TreeBuilder
-from draftwood.draft.adaptive.budget import PLAIN_ROUND, RESTING, Budget, Schedule
+from draftwood.draft.adaptive.budget import PLAIN_ROUND, RESTING, Budget, Rest
 from draftwood.draft.adaptive.candidates import CandidateTree
-from draftwood.draft.adaptive.growers import DraftRound, Grower
+from draftwood.draft.adaptive.growers import DraftRound, LevelGrower
 from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.none import FAILED, root_alone
 from draftwood.sampling.sampler import Sampler
@@ -51,7 +51,7 @@ class BestFirstDrafter:
 
     def __init__(
         self,
-        grower: Grower | None,
+        grower: LevelGrower | None,
         *,
         budgets: Callable[[int], Budget] | None = None,
         lookup: PromptLookup | None = None,
@@ -63,29 +63,32 @@ class BestFirstDrafter:
         if grower is not None:
             self.name = grower.expander.name if lookup is None else "adaptive"
             self.draw = grower.expander.draw
-        self._schedule = Schedule(budgets or (lambda rows: Budget()), clock)
-        self._round: DraftRound | None = None
-        self._kept: list[list[int]] = []  # per row, the candidate of each tree node
+        self._budgets, self._clock = budgets or (lambda rows: Budget()), clock
+        self._budget, self._rest = Budget(), Rest()
+        self._round: DraftRound | None = None  # None in a round that rests
+        self._began = self._looked = 0.0  # when the round began, and the seconds of its draft if it has no tree
         self._behind = True  # the draft model has not read all of the text
 
     def draft(self, root: Sequence[int], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
-        schedule = self._schedule
-        schedule.begin_round(sampler.rows)
-        if schedule.resting:
+        self._began, self._round, rows = self._clock(), None, sampler.rows
+        before, self._budget = self._budget, self._budgets(len(rows))
+        joined = not all(row.has_state(self) for row in rows)
+        if joined:
+            for row in rows:
+                row.state(self, bool)
+        if self._rest.goes_on(before, awake=joined or before is not self._budget):
             return root_alone(root, RESTING)
-        if schedule.plain:
+        if plain := self._budget.begin_round():
             limits = [0] * len(limits)
         draft = self._round = DraftRound(
             trees=self._guessed(sampler, limits),
-            root=root,
             sampler=sampler,
             rng=rng,
             limits=limits,
-            budget=schedule.budget,
-            clock=schedule.clock,
+            budget=self._budget,
+            clock=self._clock,
+            joined=joined,
             behind=self._behind,
-            learns=schedule.budget.learns and not schedule.joined,
-            stop="no guess pays",
         )
         try:
             if self.grower is not None:
@@ -94,48 +97,46 @@ class BestFirstDrafter:
             if draft.distributions:
                 raise  # which of the drawn nodes are the best is not known without the next level
             return root_alone(root, FAILED, error)
-        self._kept = self._best(draft)
-        if max(map(len, self._kept)) > 1:
+        if any(len(tree.tokens) > 1 for tree in draft.trees):
+            self._keep_best(draft)
+        if max(map(len, draft.kept)) > 1:
             return self._tree(draft, sampler.greedy)
-        schedule.end_draft()
-        return root_alone(root, PLAIN_ROUND if schedule.plain else draft.stop)
+        self._looked = self._clock() - self._began
+        return root_alone(root, PLAIN_ROUND if plain else draft.stop)
 
     def _guessed(self, sampler: Sampler, limits: Sequence[int]) -> list[CandidateTree]:
         """Trees of the roots, and of guessed chains if these alone pay: others would only keep the draft from running."""
         trees = [CandidateTree(row.tokens[-1]) for row in sampler.rows]
         if self.lookup is not None:
             guesses = self.lookup.guess(sampler, limits)
-            if self._schedule.budget.shows_guess([guess.probabilities for guess in guesses]):
+            if self._budget.shows_guess([guess.probabilities for guess in guesses]):
                 for tree, guess in zip(trees, guesses, strict=True):
                     tree.add_chain(guess.tokens, guess.probabilities)
         return trees
 
-    def _best(self, draft: DraftRound) -> list[list[int]]:
-        """The candidates that the target scores, per row: the same number, where a row has so many."""
-        trees = draft.trees
-        if all(len(tree.tokens) == 1 for tree in trees):
-            return [[0]] * len(trees)
+    def _keep_best(self, draft: DraftRound) -> None:
+        """Choose the candidates that the target scores, per row: the same number, where a row has so many."""
         if self.grower is None:
             draft.stop = "the guess ends"
         if not draft.ranked:
             draft.rank(MAX_NODES if self.grower is None else self.grower.shape.nodes)
-        size = self._schedule.budget.tree_size(draft.values)
+        size = draft.budget.tree_size(draft.values)
         if size < len(draft.values):
             draft.stop = "more nodes do not pay"
-        elif max(len(tree.tokens) for tree in trees) > size + 1:
+        elif max(len(tree.tokens) for tree in draft.trees) > size + 1:
             draft.stop = "node budget"
         most = [size if row.nodes is None else min(size, row.nodes) for row in draft.sampler.rows]
-        return [sorted(best[: count + 1]) for best, count in zip(draft.ranked, most, strict=True)]
+        draft.kept = [sorted(best[: count + 1]) for best, count in zip(draft.ranked, most, strict=True)]
 
     def _tree(self, draft: DraftRound, greedy: bool) -> DraftTree:
         builder = TreeBuilder(draft.root)
-        for row, tree, kept in zip(builder.rows, draft.trees, self._kept, strict=True):
+        for row, tree, kept in zip(builder.rows, draft.trees, draft.kept, strict=True):
             numbers = {0: 0}
             for number, candidate in enumerate(kept[1:], 1):
                 numbers[candidate] = number
                 row.add(tree.tokens[candidate], numbers[tree.parents[candidate]])
         inner = 1 + max(max(row.parents) for row in builder.rows)
-        found = partial(_distributions, draft, self._kept, inner) if draft.distributions else None
+        found = partial(_distributions, draft, inner) if draft.distributions else None
         needed = self.draw in DRAWS_WITH_LOG_PROBS and not greedy
         children = 0 if self.grower is None else self.grower.expander.count
         return builder.build(
@@ -147,18 +148,15 @@ class BestFirstDrafter:
         )
 
     def commit(self, this_round: Round) -> None:
-        schedule = self._schedule
-        began = schedule.clock()
-        if schedule.resting:
+        began, draft = self._clock(), self._round
+        if draft is None:
             self._read(this_round, [[]] * this_round.tree.rows)
             self._behind = True
-            schedule.end_rest(this_round)
+            self._rest.add(this_round, self._clock() - self._began)
             return
-        if (draft := self._round) is None:
-            raise RuntimeError("commit was called before draft: a round begins with a draft")
         seen = []
         joined = this_round.joined
-        for row, (new, tree, kept) in enumerate(zip(this_round.tokens, draft.trees, self._kept, strict=True)):
+        for row, (new, tree, kept) in enumerate(zip(this_round.tokens, draft.trees, draft.kept, strict=True)):
             chain = [kept[node] for node in (0, *this_round.paths[row])]
             seen.append([tree.numbers[one] for one in chain[: len(joined[row])] if one in tree.numbers])
             for candidate, choice in zip(chain, new, strict=True):
@@ -167,10 +165,17 @@ class BestFirstDrafter:
         self._read(this_round, seen)
         if self.lookup is not None:
             self.lookup.learn(this_round.tokens)
-        if draft.learns:
-            schedule.end_round(this_round, draft.drafting, began)
-        self._behind = schedule.joined or not any(tree.numbers for tree in draft.trees)
+        if not draft.joined:
+            self._report(this_round, draft.drafting, began)
+        self._behind = draft.joined or not any(tree.numbers for tree in draft.trees)
         self._round = None  # frees the distributions, which are as large as the vocabulary
+
+    def _report(self, this_round: Round, drafting: float, committing: float) -> None:
+        """Report a round to the budget, given the seconds of its levels, and when its commit began."""
+        tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))
+        self._budget.end_round(tree.size, new_tokens / tree.rows, drafting, self._clock() - self._began)
+        if tree.size == 1 and not drafting:
+            self._rest.begin(self._budget, self._looked + self._clock() - committing)
 
     def _read(self, this_round: Round, seen: list[list[int]]) -> None:
         """The draft model, if there is one, keeps these nodes of each row."""
@@ -178,13 +183,10 @@ class BestFirstDrafter:
             self.runner.commit(seen, this_round.hidden)
 
 
-def _distributions(draft: DraftRound, kept: Sequence[list[int]], inner: int) -> Distributions:
+def _distributions(draft: DraftRound, inner: int) -> Distributions:
     """The draft's distributions at the first ``inner`` nodes; arbitrary at nodes without children."""
     found = Distributions.joined([level.settled for level in draft.distributions])
     numbers = []
-    for tree, nodes in zip(draft.trees, kept, strict=True):
-        known = tree.numbers
-        if draft.by_depth:
-            known = {i: depth for i, depth in enumerate(tree.depths) if depth < found.logp.shape[1]}
-        numbers.append([known.get(candidate, 0) for candidate in (nodes + [0] * inner)[:inner]])
+    for tree, nodes in zip(draft.trees, draft.kept, strict=True):
+        numbers.append([tree.numbers.get(candidate, 0) for candidate in (nodes + [0] * inner)[:inner]])
     return found.pick(torch.tensor(numbers, device=found.logp.device))

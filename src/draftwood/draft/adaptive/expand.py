@@ -101,11 +101,9 @@ class GumbelExpander:
         self.draw = draw
         self.model = AcceptanceModel() if model is None else model
 
-    def expand(
-        self, pending: Pending, rng: RoundRng, depth: int, first: int, sizes: Sequence[int], depths: int = 1
-    ) -> list[list[Children]]:
-        """The children of ``n`` nodes of each row at this depth, or at ``n`` depths from this one on."""
-        best = best_tokens(pending, rng, depth, self.count, depths=depths, weights=self.model.weights)
+    def expand(self, pending: Pending, rng: RoundRng, depth: int, first: int, sizes: Sequence[int]) -> list[list[Children]]:
+        """The children of ``n`` nodes of each row at this depth."""
+        best = best_tokens(pending, rng, depth, self.count, weights=self.model.weights)
         tokens, scores, likeliest = best.tokens.tolist(), best.scores.tolist(), best.likeliest.tolist()
         if best.chances is not None:
             chances: list[list[list[float]]] = best.chances.tolist()
@@ -151,9 +149,7 @@ class SampledExpander:
     def __init__(self, count: int) -> None:
         self.count = count
 
-    def expand(
-        self, pending: Pending, rng: RoundRng, depth: int, first: int, sizes: Sequence[int], depths: int = 1
-    ) -> list[list[Children]]:
+    def expand(self, pending: Pending, rng: RoundRng, depth: int, first: int, sizes: Sequence[int]) -> list[list[Children]]:
         """The children of ``n`` nodes of each row, of which those from ``sizes`` on are padding.
 
         ``first`` is the first node's noise slot.

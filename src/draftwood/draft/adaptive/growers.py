@@ -1,4 +1,4 @@
-"""Ways to grow candidates with a draft model: level by level, or a whole block at once."""
+"""Grows candidates with a draft model, level by level."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, TypeAlias, final
+from typing import NamedTuple, final
 
 from draftwood.core.log_probs import Pending
 from draftwood.core.rng import RoundRng
@@ -15,7 +15,7 @@ from draftwood.draft.adaptive.budget import UNPROFITABLE, Budget
 from draftwood.draft.adaptive.candidates import CandidateTree
 from draftwood.draft.adaptive.estimates import mean_row
 from draftwood.draft.adaptive.expand import Expander
-from draftwood.runners.protocols import BlockRunner, Runner
+from draftwood.runners.protocols import Runner
 from draftwood.sampling.sampler import Sampler
 
 
@@ -37,52 +37,45 @@ class DraftRound:
         sampler, rng, limits: as in :meth:`draftwood.draft.Drafter.draft`.
         budget: decides on each forward, and learns from it.
         clock: a clock in seconds.
+        joined: a row is in its first round, of which the budget learns nothing. It reads a prompt, and a drafter of hidden
+            states does not know the row's text yet.
         behind: the draft model has not read all text, so the next forward's seconds say nothing about a level.
-        learns: the budget learns from the levels. A row's first round says nothing of them: a drafter of hidden states does
-            not know its text yet.
         drafting: seconds of the levels so far.
         ranked: per row the root and the best candidates, the best first (:meth:`rank`).
         values: the path probabilities of these without the root; means over the rows.
+        kept: per row, the candidates that the target scores.
         distributions: the draft's distributions, one entry per level.
-        by_depth: they are those of the depths, the same for all nodes of one depth.
         stop: why the trees did not grow further, in a few words.
     """
 
     trees: list[CandidateTree]
-    root: Sequence[int]
     sampler: Sampler
     rng: RoundRng
     limits: Sequence[int]
     budget: Budget
     clock: Callable[[], float]
+    joined: bool
     behind: bool
-    learns: bool
     drafting: float = 0.0
     ranked: list[list[int]] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
+    kept: list[list[int]] = field(init=False)
     distributions: list[Pending] = field(default_factory=list)
-    by_depth: bool = False
-    stop: str = ""
+    stop: str = "no guess pays"
     _began: float = 0.0
 
     def __post_init__(self) -> None:
-        self._began = self.clock()
+        self._began, self.kept = self.clock(), [[0] for _ in self.trees]
+
+    @property
+    def root(self) -> list[int]:
+        """The last token of each row's text."""
+        return [tree.tokens[0] for tree in self.trees]
 
     def above(self, frontiers: Sequence[list[int]]) -> float:
         """Probability that the text runs through the frontiers and not on to a guessed child; a mean over the rows."""
         rows = zip(self.trees, frontiers, strict=True)
         return sum(tree.off_guess(i) for tree, frontier in rows for i in frontier) / len(self.trees)
-
-    def pays(self, depth: int, above: float, nodes: int) -> bool:
-        """Whether another forward pays."""
-        if self.budget.another_level(depth, above, nodes):
-            return True
-        self.stop = "another level does not pay" if depth else UNPROFITABLE
-        return False
-
-    def end_growth(self, depth: int) -> None:
-        """No candidate of this depth can be expanded."""
-        self.stop = "no candidate within the node budget" if depth < max(self.limits) else "length limit"
 
     def rank(self, nodes: int) -> None:
         """Rank the candidates, of which ``nodes`` are kept at most."""
@@ -92,7 +85,7 @@ class DraftRound:
 
     def end_level(self, depth: int, above: float, nodes: int) -> None:
         """Report a level to the budget; it began where the level before ended."""
-        if not self.learns:
+        if self.joined:
             return
         ended = self.clock()
         seconds, self._began = ended - self._began, ended
@@ -118,16 +111,16 @@ class LevelGrower:
 
     def expand(self, draft: DraftRound) -> None:
         """Grow every row's tree within the row's limit and the budget."""
-        draft.stop = "depth limit"
         frontiers = [[0] if limit > 0 else [] for limit in draft.limits]
         (nodes, width, depths), builder = self.shape, TreeBuilder(draft.root)
         cuts = [-math.inf] * len(frontiers)  # per row, what a candidate must have to be among the best
         for depth in range(depths):
             if not any(frontiers):
-                draft.end_growth(depth)
+                draft.stop = "no candidate within the node budget" if depth < max(draft.limits) else "length limit"
                 return
             above, largest = draft.above(frontiers), max(map(len, frontiers))
-            if not draft.pays(depth, above, largest):
+            if not draft.budget.another_level(depth, above, largest):
+                draft.stop = "another level does not pay" if depth else UNPROFITABLE
                 return
             self._expand(draft, builder, frontiers, depth, cuts)
             draft.rank(nodes)
@@ -138,6 +131,7 @@ class LevelGrower:
                 tree.frontier(depth + 1, width, cut, min_value, row.stops) if depth + 1 < limit else []
                 for tree, cut, row, limit in zip(draft.trees, cuts, draft.sampler.rows, draft.limits, strict=True)
             ]
+        draft.stop = "depth limit"
 
     def _expand(
         self, draft: DraftRound, builder: TreeBuilder, frontiers: list[list[int]], depth: int, cuts: list[float]
@@ -159,41 +153,3 @@ class LevelGrower:
             for candidate, its in zip(frontier, children, strict=False):  # padding comes last
                 if its.tokens:
                     tree.add_children(candidate, its, least)
-
-
-@final
-class BlockGrower:
-    """Grows the whole tree from one forward of a block, in which all nodes of one depth have the same children.
-
-    Args:
-        runner, expander, shape: as for :class:`LevelGrower`, which grows the tree where distributions depend on earlier
-            tokens.
-    """
-
-    def __init__(self, runner: BlockRunner, expander: Expander, shape: TreeShape) -> None:
-        self.runner, self.expander, self.shape = runner, expander, shape
-        self._levels = LevelGrower(runner, expander, shape)
-
-    def expand(self, draft: DraftRound) -> None:
-        if draft.sampler.looks_back:
-            self._levels.expand(draft)
-            return
-        draft.stop = "depth limit"
-        frontiers = [[0] if limit > 0 else [] for limit in draft.limits]
-        if not any(frontiers):
-            draft.end_growth(0)
-            return
-        if not draft.pays(0, above := draft.above(frontiers), 1):
-            return
-        draft.distributions.append(draft.sampler.draft(self.runner.score_block(draft.root, depth := self.shape.depth), list))
-        draft.by_depth = True
-        rows = self.expander.expand(draft.distributions[-1], draft.rng, 0, 0, [depth] * len(frontiers), depth)
-        for tree, by_depth, limit, row in zip(draft.trees, rows, draft.limits, draft.sampler.rows, strict=True):
-            tree.numbers[0] = 0  # the runner has scored the root alone
-            tree.fill(by_depth[:limit], self.shape.nodes, row.stops)
-        draft.rank(self.shape.nodes)
-        draft.end_level(0, above, 1)
-
-
-Grower: TypeAlias = LevelGrower | BlockGrower
-"""Adds candidates to a round's trees."""

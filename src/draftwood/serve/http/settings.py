@@ -91,9 +91,8 @@ class ServeOptions:
 
     def __post_init__(self) -> None:
         for name, least in (("port", 0), ("max_rows", 1), ("max_queue", 0), ("max_length", 2), ("max_traces", 0)):
-            value = getattr(self, name)
-            if value is not None and integer(name, value) < least:
-                raise ConfigError(f"{name} is {value}: give {least} or more")
+            if (value := getattr(self, name)) is not None:
+                integer(name, value, least)
         if self.port > 65535:
             raise ConfigError(f"port is {self.port}: give at most 65535")
         if number("drain", self.drain) < 0:
