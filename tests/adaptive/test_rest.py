@@ -82,7 +82,8 @@ def test_the_budget_learns_of_a_rest():
     assert controller.rest(0.5 * BASE) == 3  # a quarter of twelve rounds
     assert controller.rest(0.004 * BASE) == 0
     wait = [probe.wait for probe in controller._probes]
-    controller.end_rest(4, 4.0, 8 * BASE)
+    for _ in range(4):
+        controller.end_round(1, 1.0, 0.0, 2 * BASE)
     assert controller.costs.base > BASE
     assert [probe.wait for probe in controller._probes] == pytest.approx([w - 8 * BASE for w in wait])
     assert controller.rest(0.5 * BASE) == 4

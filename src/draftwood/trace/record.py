@@ -7,7 +7,7 @@ again and nothing in the loop has to report them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
@@ -26,18 +26,18 @@ from draftwood.trace.walks import WALKS
 @final
 @dataclass(kw_only=True)
 class _Text:
-    """A text that is being recorded; ``words`` are the texts of its token ids, each decoded alone."""
+    """A text that is being recorded.
 
-    head: Trace
+    Attributes:
+        trace: so far; its lists grow with every piece.
+        seen: rounds so far, those that were not kept too.
+    """
+
+    trace: Trace
     rng: CounterRng
     marks: Marks | None
-    words: dict[int, str]
-    tokens: list[int] = field(default_factory=list)
-    text: str = ""
     seconds: float = 0.0
-    rounds: list[TracedRound] = field(default_factory=list)
     seen: int = 0
-    finish_reason: str = "length"
 
 
 @final
@@ -60,22 +60,23 @@ class Recorder:
     def take(self, piece: Piece) -> TracedRound | None:
         """Record a piece. Returns its round, or None if as many rounds are kept as wanted."""
         text = self._texts[piece.row]
-        position = len(text.head.prompt) + len(text.tokens) - 1
-        text.tokens += piece.tokens
-        text.text += piece.text
+        trace = text.trace
+        position = len(trace.prompt) + len(trace.tokens) - 1
+        trace.tokens.extend(piece.tokens)
+        ended = piece.finish_reason or trace.finish_reason
+        trace = text.trace = replace(trace, text=trace.text + piece.text, finish_reason=ended)
         text.seconds += sum(piece.round.seconds.values())
-        text.finish_reason = piece.finish_reason or text.finish_reason
         number, text.seen = text.seen, text.seen + 1
         if number >= self._kept.rounds:
-            self._learn(text, piece.tokens)
+            self._learn(trace, piece.tokens)
             return None
         parts = _parts(text.marks, piece)
         with torch.inference_mode():
-            arrays = self._of(piece.round, text.head.verifier)
-            row = RowRecord(arrays, piece.round_row, text.head, self._kept.tokens, text.rng.at([position]))
+            arrays = self._of(piece.round, trace.verifier)
+            row = RowRecord(arrays, piece.round_row, trace, self._kept.tokens, text.rng.at([position]))
             made = row.make(piece, number=number, position=position, parts=parts, end=text.seconds)
-        text.rounds.append(made)
-        self._learn(text, _tokens_of(made))
+        trace.rounds.append(made)
+        self._learn(trace, _tokens_of(made))
         return made
 
     def _of(self, made: Round, verifier: str) -> RoundArrays:
@@ -90,27 +91,21 @@ class Recorder:
         return [self._trace(text) for text in self._texts]
 
     def _trace(self, text: _Text) -> Trace:
-        return replace(
-            text.head,
-            tokens=list(text.tokens),
-            text=text.text,
-            texts=dict(text.words),
-            rounds=list(text.rounds),
-            dropped=text.seen - len(text.rounds),
-            finish_reason=text.finish_reason,
-        )
+        trace, rounds = text.trace, list(text.trace.rounds)
+        dropped = text.seen - len(rounds)
+        return replace(trace, tokens=list(trace.tokens), texts=dict(trace.texts), rounds=rounds, dropped=dropped)
 
     def _begun(self, head: Trace) -> _Text:
         """A text of which the prompt is known."""
-        head = replace(head, prompt_text=self._decoded(head.prompt), source_text=self._decoded(head.source))
+        prompt, source = self._decoded(head.prompt), self._decoded(head.source)
+        trace = replace(head, tokens=[], texts={}, rounds=[], prompt_text=prompt, source_text=source)
+        self._learn(trace, [*head.prompt, *head.source, *([] if head.mask is None else [head.mask])])
         marks = None if self._tokenizer is None else Marks(self._tokenizer, head.prompt, self._shown)
-        text = _Text(head=head, rng=CounterRng([head.seed], greedy=head.temperature == 0), marks=marks, words={})
-        self._learn(text, [*head.prompt, *head.source, *([] if head.mask is None else [head.mask])])
-        return text
+        return _Text(trace=trace, rng=CounterRng([head.seed], greedy=head.temperature == 0), marks=marks)
 
-    def _learn(self, text: _Text, tokens: Iterable[int]) -> None:
+    def _learn(self, trace: Trace, tokens: Iterable[int]) -> None:
         """Decode the token ids that are new in a text."""
-        text.words.update(self._alone(sorted(set(tokens) - text.words.keys())))
+        trace.texts.update(self._alone(sorted(set(tokens) - trace.texts.keys())))
 
     def _decoded(self, tokens: Sequence[int]) -> str:
         if self._tokenizer is None or not tokens:

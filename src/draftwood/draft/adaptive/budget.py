@@ -1,13 +1,10 @@
-"""The limits of a best-first tree: its full shape, or what a controller estimates to pay; and rounds that draft nothing."""
+"""The limits of a best-first tree: its full shape, or what a controller estimates to pay."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle
 from typing import Final, final
-
-from draftwood.core.rounds import Round
-from draftwood.draft.adaptive.estimates import RunningMean
 
 PLAIN_ROUND: Final = "a round without a tree, to time it"
 RESTING: Final = "no draft has paid lately"
@@ -63,15 +60,14 @@ class Budget:
         """
 
     def rest(self, looking: float) -> int:
-        """How many rounds may go by without a look whether a draft pays, after one without a tree.
+        """How many rounds may go by without a look whether a draft pays, after one without a tree. They go the way of plain
+        decoding: only :meth:`end_round` is called for them.
 
         Args:
-            looking: seconds that a look takes.
+            looking: seconds that a look takes: the guess, its comparison with the text, the decisions and estimates. Some
+                fifty microseconds are nothing next to the forward of a large model, and several per cent of a small one's.
         """
         return 0
-
-    def end_rest(self, rounds: int, tokens: float, seconds: float) -> None:
-        """Record such rounds, with their new tokens per row and their seconds."""
 
 
 @final
@@ -90,41 +86,3 @@ class EverySize(Budget):
 
     def tree_size(self, values: Sequence[float]) -> int:
         return min(self._size, len(values))
-
-
-@final
-class Rest:
-    """The rounds between two that look whether a draft pays. Such a round goes the way of plain decoding.
-
-    Looking (the guess, its comparison with the text, the decisions and estimates) takes some fifty microseconds. That is
-    nothing next to the forward of a large model, and several per cent of a small one's. The budget says how many rounds
-    follow without it. Whether a round rests depends on rounds before it alone.
-    """
-
-    def __init__(self) -> None:
-        self._looking = RunningMean()
-        self._left = self._rounds = 0
-        self._tokens = self._seconds = 0.0
-
-    def goes_on(self, budget: Budget, *, awake: bool) -> bool:
-        """Whether the next round rests, which it does not if it must be ``awake``. Before one that looks, the budget learns
-        of the rest."""
-        if self._left > 0 and not awake:
-            self._left -= 1
-            return True
-        if self._rounds:
-            budget.end_rest(self._rounds, self._tokens, self._seconds)
-        self._left = self._rounds = 0
-        self._tokens = self._seconds = 0.0
-        return False
-
-    def add(self, this_round: Round, seconds: float) -> None:
-        """Record a resting round."""
-        self._rounds += 1
-        self._tokens += sum(map(len, this_round.tokens)) / this_round.tree.rows
-        self._seconds += seconds
-
-    def begin(self, budget: Budget, seconds: float) -> None:
-        """Record the seconds that looking took in a round without a tree, after which a rest may begin."""
-        self._looking.add(seconds)
-        self._left = budget.rest(self._looking.value)

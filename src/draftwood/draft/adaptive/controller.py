@@ -200,8 +200,12 @@ class Controller(Budget):
         self._drafted += drafted
         self._plain = 0 if drafted else self._plain + 1
         if self._plain > constants.PROBE_SKIP:
-            self._time_plain(seconds)
-        self._count(tokens, seconds)
+            self.costs.add_plain(seconds)
+            if not self._probes.plain.left:
+                self._drafted = 0
+        self._recent.add(tokens, seconds)
+        base = self.costs.base
+        self.speed = max(self._recent.value, 1.0 / base if base else 0.0)
 
     def rest(self, looking: float) -> int:
         base = self.costs.base
@@ -210,21 +214,3 @@ class Controller(Budget):
         return min(
             int(looking / (constants.LOOK_SHARE * base)), int(constants.REST_SHARE * self._plain), constants.REST_ROUNDS
         )
-
-    def end_rest(self, rounds: int, tokens: float, seconds: float) -> None:
-        for probe in self._probes:
-            probe.end_round(seconds, 0.0, self.costs.base)
-        self._plain += rounds
-        self._time_plain(seconds / rounds)
-        self._count(tokens, seconds)
-
-    def _time_plain(self, seconds: float) -> None:
-        self.costs.add_plain(seconds)
-        if not self._probes.plain.left:
-            self._drafted = 0
-
-    def _count(self, tokens: float, seconds: float) -> None:
-        """Update the speed."""
-        self._recent.add(tokens, seconds)
-        base = self.costs.base
-        self.speed = max(self._recent.value, 1.0 / base if base else 0.0)

@@ -29,11 +29,13 @@ from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.shapes import MAX_NODES
 from draftwood.core.tree import DraftTree, TreeBuilder
-from draftwood.draft.adaptive.budget import PLAIN_ROUND, RESTING, Budget, Rest
+from draftwood.draft.adaptive.budget import PLAIN_ROUND, RESTING, Budget
 from draftwood.draft.adaptive.candidates import CandidateTree
+from draftwood.draft.adaptive.estimates import RunningMean
 from draftwood.draft.adaptive.growers import DraftRound, LevelGrower
 from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.none import FAILED, root_alone
+from draftwood.runners.protocols import Runner
 from draftwood.sampling.sampler import Sampler
 
 
@@ -59,15 +61,18 @@ class BestFirstDrafter:
     ) -> None:
         self.grower, self.lookup = grower, lookup
         self.name, self.draw = "lookup", Draw.POINT_MASS
-        self.runner = None if grower is None else grower.runner
         if grower is not None:
             self.name = grower.expander.name if lookup is None else "adaptive"
             self.draw = grower.expander.draw
         self._budgets, self._clock = budgets or (lambda rows: Budget()), clock
-        self._budget, self._rest = Budget(), Rest()
+        self._budget, self._began = Budget(), 0.0  # of the round
         self._round: DraftRound | None = None  # None in a round that rests
-        self._began = self._looked = 0.0  # when the round began, and the seconds of its draft if it has no tree
+        self._resting, self._looking = 0, RunningMean()  # rounds of the rest that are left, and seconds of a look
         self._behind = True  # the draft model has not read all of the text
+
+    @property
+    def runner(self) -> Runner | None:
+        return None if self.grower is None else self.grower.runner
 
     def draft(self, root: Sequence[int], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
         self._began, self._round, rows = self._clock(), None, sampler.rows
@@ -76,8 +81,10 @@ class BestFirstDrafter:
         if joined:
             for row in rows:
                 row.state(self, bool)
-        if self._rest.goes_on(before, awake=joined or before is not self._budget):
+        if self._resting and not joined and before is self._budget:
+            self._resting -= 1
             return root_alone(root, RESTING)
+        self._resting = 0
         if plain := self._budget.begin_round():
             limits = [0] * len(limits)
         draft = self._round = DraftRound(
@@ -101,7 +108,7 @@ class BestFirstDrafter:
             self._keep_best(draft)
         if max(map(len, draft.kept)) > 1:
             return self._tree(draft, sampler.greedy)
-        self._looked = self._clock() - self._began
+        draft.looked = self._clock() - self._began
         return root_alone(root, PLAIN_ROUND if plain else draft.stop)
 
     def _guessed(self, sampler: Sampler, limits: Sequence[int]) -> list[CandidateTree]:
@@ -148,39 +155,34 @@ class BestFirstDrafter:
         )
 
     def commit(self, this_round: Round) -> None:
-        began, draft = self._clock(), self._round
-        if draft is None:
-            self._read(this_round, [[]] * this_round.tree.rows)
-            self._behind = True
-            self._rest.add(this_round, self._clock() - self._began)
-            return
+        began, draft, tree = self._clock(), self._round, this_round.tree
+        seen: list[list[int]] = [[] for _ in range(tree.rows)]
+        if draft is not None:
+            seen = self._learn(draft, this_round)
+        if self.runner is not None:
+            self.runner.commit(seen, this_round.hidden)
+        if self.lookup is not None and draft is not None:
+            self.lookup.learn(this_round.tokens)
+        if draft is None or not draft.joined:
+            drafting, tokens = 0.0 if draft is None else draft.drafting, sum(map(len, this_round.tokens)) / tree.rows
+            self._budget.end_round(tree.size, tokens, drafting, self._clock() - self._began)
+            if draft is not None and tree.size == 1 and not drafting:
+                self._looking.add(draft.looked + self._clock() - began)
+                self._resting = self._budget.rest(self._looking.value)
+        self._behind = draft is None or draft.joined or not any(tree.numbers for tree in draft.trees)
+        self._round = None  # frees the distributions, which are as large as the vocabulary
+
+    def _learn(self, draft: DraftRound, this_round: Round) -> list[list[int]]:
+        """Learn which children the target chose; per row, the draft model's nodes that the text took."""
         seen = []
-        joined = this_round.joined
-        for row, (new, tree, kept) in enumerate(zip(this_round.tokens, draft.trees, draft.kept, strict=True)):
-            chain = [kept[node] for node in (0, *this_round.paths[row])]
-            seen.append([tree.numbers[one] for one in chain[: len(joined[row])] if one in tree.numbers])
+        rows = zip(this_round.tokens, this_round.paths, this_round.joined, draft.trees, draft.kept, strict=True)
+        for new, path, joined, tree, kept in rows:
+            chain = [kept[node] for node in (0, *path)]
+            seen.append([tree.numbers[one] for one in chain[: len(joined)] if one in tree.numbers])
             for candidate, choice in zip(chain, new, strict=True):
                 if self.grower is not None and (children := tree.children.get(candidate)) is not None:
                     self.grower.expander.learn(children, choice)
-        self._read(this_round, seen)
-        if self.lookup is not None:
-            self.lookup.learn(this_round.tokens)
-        if not draft.joined:
-            self._report(this_round, draft.drafting, began)
-        self._behind = draft.joined or not any(tree.numbers for tree in draft.trees)
-        self._round = None  # frees the distributions, which are as large as the vocabulary
-
-    def _report(self, this_round: Round, drafting: float, committing: float) -> None:
-        """Report a round to the budget, given the seconds of its levels, and when its commit began."""
-        tree, new_tokens = this_round.tree, sum(map(len, this_round.tokens))
-        self._budget.end_round(tree.size, new_tokens / tree.rows, drafting, self._clock() - self._began)
-        if tree.size == 1 and not drafting:
-            self._rest.begin(self._budget, self._looked + self._clock() - committing)
-
-    def _read(self, this_round: Round, seen: list[list[int]]) -> None:
-        """The draft model, if there is one, keeps these nodes of each row."""
-        if self.runner is not None:
-            self.runner.commit(seen, this_round.hidden)
+        return seen
 
 
 def _distributions(draft: DraftRound, inner: int) -> Distributions:

@@ -46,6 +46,7 @@ class DraftRound:
         kept: per row, the candidates that the target scores.
         distributions: the draft's distributions, one entry per level.
         stop: why the trees did not grow further, in a few words.
+        looked: seconds of the draft, where it brought no tree.
     """
 
     trees: list[CandidateTree]
@@ -62,6 +63,7 @@ class DraftRound:
     kept: list[list[int]] = field(init=False)
     distributions: list[Pending] = field(default_factory=list)
     stop: str = "no guess pays"
+    looked: float = 0.0
     _began: float = 0.0
 
     def __post_init__(self) -> None:
