@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import islice
-from threading import Lock
 from typing import Any, Final, final
 from weakref import WeakKeyDictionary
 
@@ -16,7 +15,6 @@ from draftwood.core.fit import resolve
 from draftwood.core.limits import Limits
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
-from draftwood.draft import Drafter
 from draftwood.draft.adaptive.controllers import TRIAL, Controllers, CostTrial
 from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.engine.decode import Decoder
@@ -28,7 +26,6 @@ from draftwood.engine.requests import Request
 from draftwood.grammar.constraint import Grammars
 from draftwood.runners.protocols import Runner
 from draftwood.sampling.settings import Sampling
-from draftwood.verify import Verifier
 
 _TRIAL_PROMPT: Final = 32  # tokens
 _TRIAL_LIMITS: Final = Limits(max_new_tokens=16 * len(TRIAL), ignore_eos=True)  # more than the rounds can write
@@ -36,7 +33,7 @@ _TRIAL_LIMITS: Final = Limits(max_new_tokens=16 * len(TRIAL), ignore_eos=True)  
 
 @final
 class Decoders:
-    """Makes decoders for a target and its draft; decoders of the same method share a drafter and its estimates.
+    """Makes decoders for a target and its draft; decoders of the same method share its estimates.
 
     Args:
         target, draft: runners of both models.
@@ -63,8 +60,6 @@ class Decoders:
         self._decoder = partial(
             Decoder, target, tokenizer=tokenizer, eos=eos, in_use=self.in_use, grammars=grammars, prefixes=self.prefixes
         )
-        self._building = Lock()
-        self._built: dict[tuple[Method, bool], tuple[Drafter, Verifier]] = {}
         self._known, self._trials = dict(known or {}), dict[str, CostTrial]()
         self._controllers: dict[str, Controllers] = {}
 
@@ -81,8 +76,8 @@ class Decoders:
     def controllers(self, method: Method, *, greedy: bool) -> Controllers:
         """What a method knows and learns."""
         name = f"{method.method}, {'temperature 0' if greedy else 'sampling'}"
-        if name not in self._controllers:
-            self._controllers[name] = Controllers(known=self._known.get(name))
+        if name not in self._controllers:  # of two threads that come here, one sets it
+            self._controllers.setdefault(name, Controllers(known=self._known.get(name)))
         return self._controllers[name]
 
     def remember(self, known: Known) -> None:
@@ -91,13 +86,8 @@ class Decoders:
 
     def of(self, method: Method, *, greedy: bool) -> Decoder:
         """A decoder for a method without ``auto``; raises what :func:`draftwood.engine.methods.build` raises."""
-        key = method, greedy
-        with self._building:
-            if key not in self._built:
-                controllers = self.controllers(method, greedy=greedy)
-                self._built[key] = build(method, self._draft, greedy=greedy, controllers=controllers)
-            drafter, verifier = self._built[key]
-        return self._decoder(drafter, verifier)
+        controllers = self.controllers(method, greedy=greedy)
+        return self._decoder(*build(method, self._draft, greedy=greedy, controllers=controllers))
 
     def measure_costs(self, method: Method, temperature: float) -> None:
         """Decode a text that only measures what drafting costs, unless a method grows no trees of a draft, or knows it.

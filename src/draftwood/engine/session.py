@@ -135,7 +135,7 @@ class Session(ABC):
     def decoder(self, method: MethodLike | None = None, *, temperature: float | None = None) -> Decoder:
         """A decoder for token ids at a temperature, as :meth:`method`; other threads wait while one uses the models.
 
-        Decoders of the same method share a drafter and its estimates.
+        Decoders of the same method share its estimates.
         """
         temperature = self.sampling.temperature if temperature is None else temperature
         return self._decoders.of(self.method(method, temperature=temperature), greedy=temperature == 0)
