@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import field
 from numbers import Real
 from reprlib import Repr
 from typing import Any, Final, TypeVar
 
 from draftwood.core.errors import ConfigError
-from draftwood.core.unknown import advice
 
 T = TypeVar("T")
 LARGEST: Final = 3.4028234663852886e38
@@ -125,17 +124,10 @@ def settings(name: str, value: Any, kind: type[T]) -> T:
     """The value as a dataclass of settings, given as such or as a mapping of its fields.
 
     Raises:
-        ConfigError: another type, an unknown field, or values that the dataclass itself refuses.
+        ConfigError: another type, or what the dataclass itself refuses: an unknown field, or values.
     """
     if isinstance(value, kind):
         return value
     if not isinstance(value, Mapping):
         raise ConfigError(f"{name} is {short_repr(value)}: give a {kind.__name__}, or a mapping of its settings")
-    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    if unknown := [key for key in value if key not in known]:
-        said = advice(str(unknown[0]), known)
-        raise ConfigError(
-            f"{name} holds {short_repr(unknown[0])}, which is not one of its settings: {', '.join(known)}"
-            f"{'' if said is None else f'; {said}'}"
-        )
-    return kind(**value)
+    return kind(**{str(key): one for key, one in value.items()})

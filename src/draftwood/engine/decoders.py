@@ -60,14 +60,14 @@ class Decoders:
         self._decoder = partial(
             Decoder, target, tokenizer=tokenizer, eos=eos, in_use=self.in_use, grammars=grammars, prefixes=self.prefixes
         )
-        self._known, self._trials = dict(known or {}), dict[str, CostTrial]()
-        self._controllers: dict[str, Controllers] = {}
+        self._controllers = {name: Controllers(known=one) for name, one in (known or {}).items()}
+        self._trials: dict[str, CostTrial] = {}
 
     @property
     def learnt(self) -> dict[str, Knowledge]:
         """Method and temperature -> what it has learnt, or knew from the start."""
         now = {name: controllers.knowledge for name, controllers in self._controllers.items()}
-        return self._known | {name: knowledge for name, knowledge in now.items() if knowledge.by_rows}
+        return {name: knowledge for name, knowledge in now.items() if knowledge.by_rows}
 
     def resolve(self, method: Method, *, greedy: bool) -> Method:
         """The method with every ``auto`` replaced; raises what :func:`draftwood.core.fit.resolve` raises."""
@@ -77,7 +77,7 @@ class Decoders:
         """What a method knows and learns."""
         name = f"{method.method}, {'temperature 0' if greedy else 'sampling'}"
         if name not in self._controllers:  # of two threads that come here, one sets it
-            self._controllers.setdefault(name, Controllers(known=self._known.get(name)))
+            self._controllers.setdefault(name, Controllers())
         return self._controllers[name]
 
     def remember(self, known: Known) -> None:
