@@ -122,11 +122,7 @@ def _columns(made: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     found = {name: [one.get(name, "") for one in made] for name in ("text", "finish_reason", "error")}
     found["record"] = [json.dumps(one, ensure_ascii=False) for one in made]
     found["token_ids"] = [np.array(one.get("token_ids", []), dtype=np.int64) for one in made]
-    columns = {name: np.empty(len(made), dtype=object) for name in found}
-    for name, values in found.items():
-        for i, value in enumerate(values):
-            columns[name][i] = value
-    return columns
+    return {name: np.fromiter(values, dtype=object, count=len(made)) for name, values in found.items()}
 
 
 @final

@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from draftwood import __version__
 from draftwood.serve.decoding.metrics import CONTENT_TYPE, render
 from draftwood.serve.dialects.dialect import CHATS, Dialect
-from draftwood.serve.dialects.messages import CountBody, Messages, MessagesBody
+from draftwood.serve.dialects.messages import Messages, MessagesBody
 from draftwood.serve.dialects.ollama import Ollama, OllamaChatBody, OllamaGenerateBody
 from draftwood.serve.dialects.ollama_model import OllamaModels, PullBody, ShowBody
 from draftwood.serve.dialects.responses import Responses, ResponsesBody
@@ -70,14 +70,12 @@ class Routes:
             try:
                 return await self._answered(request, made.path, made.chat, made)
             except ApiError as error:
-                name = made.names.get(error.param or "", error.param)
-                error.message, error.param = error.message.replace(f"{error.param} is ", f"{name} is "), name
-                raise
+                raise error.renamed(made.names) from error
 
         return Described(path, answer, summary, kind)
 
     async def count_tokens(self, request: Request) -> Response:
-        made = await asyncio.to_thread(Messages, await read(request, CountBody))
+        made = await asyncio.to_thread(Messages, await read(request, MessagesBody))
         body, _ = await self._checked(request, ChatBody, made.chat, made.remarks)
         preparation = (await self._service(request, body)).preparation
         prompt = await asyncio.to_thread(preparation.chat_prompt, body.messages, body)
@@ -209,7 +207,7 @@ def _routes(registry: Registry) -> list[Described]:
         Described("/detokenize", own.detokenize, "The text of token ids.", DetokenizeBody),
         own.dialect("/v1/responses", ResponsesBody, lambda body, _: Responses(body), "OpenAI's Responses, without a store."),
         own.dialect("/v1/messages", MessagesBody, lambda body, _: Messages(body), "Anthropic's Messages."),
-        Described("/v1/messages/count_tokens", own.count_tokens, "Tokens of a message's prompt.", CountBody),
+        Described("/v1/messages/count_tokens", own.count_tokens, "Tokens of a message's prompt.", MessagesBody),
         own.dialect("/api/chat", OllamaChatBody, Ollama, "Ollama's chats."),
         own.dialect("/api/generate", OllamaGenerateBody, Ollama, "Ollama's prompts."),
         Described("/api/show", model.show, "A model, for Ollama's clients.", ShowBody),

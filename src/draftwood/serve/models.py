@@ -74,4 +74,4 @@ class Stay:
     used: float = 0.0
     leaving: bool = False
     idle: asyncio.Event = field(default_factory=asyncio.Event)
-    timer: asyncio.TimerHandle | None = None
+    timer: asyncio.Task[None] | None = None

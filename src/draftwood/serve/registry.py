@@ -65,7 +65,6 @@ class Registry:
         self.options, self._loading, self._method = options, loading, method
         self._stays: list[Stay] = []  # of models that are loaded
         self._lock = asyncio.Lock()  # of loading and unloading
-        self._tasks: set[asyncio.Task[None]] = set()
         self._threads = torch.get_num_threads()
         self._draining = False
 
@@ -163,18 +162,15 @@ class Registry:
         if stay.uses:
             return
         stay.idle.set()
+        if stay not in self._stays or stay.leaving:
+            return
         if stay.timer is not None:
             stay.timer.cancel()
-        if stay in self._stays and not stay.leaving and stay.keep < inf:
-            later = asyncio.get_running_loop().call_later
-            stay.timer = later(stay.keep, self._end, stay, context=Context())
+        if stay.keep < inf:
+            stay.timer = asyncio.create_task(self._end(stay), context=Context())
 
-    def _end(self, stay: Stay) -> None:
-        task = asyncio.create_task(self._expired(stay))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _expired(self, stay: Stay) -> None:
+    async def _end(self, stay: Stay) -> None:
+        await asyncio.sleep(stay.keep)
         async with self._lock:
             ends = stay.used + stay.keep  # a request may have changed it while others were loaded
             if stay in self._stays and not stay.uses and asyncio.get_running_loop().time() >= ends:

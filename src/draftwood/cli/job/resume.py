@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from draftwood.cli.job.lines import Line
@@ -14,8 +13,6 @@ from draftwood.cli.settings import Opened, Settings
 from draftwood.engine.session import Session
 from draftwood.grammar.grammar import Grammar
 from draftwood.loading.checkpoint import folder_of
-from draftwood.loading.names import named_or_bundled, resolve
-from draftwood.loading.profile import identity
 from draftwood.sampling.settings import ONLY_PYTHON
 
 Facts: TypeAlias = Mapping[str, Any]
@@ -66,16 +63,12 @@ def unlike(found: Mapping[str, Any], line: Line | None, advice: str, *, whole: b
 
 def facts_of(settings: Settings, opened: Opened[Session], seed: int | None) -> dict[str, Any]:
     """All settings that the texts depend on; without a seed where nothing is drawn. Models have a digest of their files."""
-    models, session, sampling = settings.models, opened.session, opened.sampling
-    target, draft = named_or_bundled(settings.kind, models.target, models.draft)
-    target, draft = resolve(target), None if draft is None else resolve(draft)
-    found: dict[str, Any] = {
-        role: None if model is None else {"name": name or "bundled", "fingerprint": _digest_of(model)}
-        for role, model, name in (("target", target, models.target), ("draft", draft, models.draft))
-    }
-    for name, patterns in _FILES.items():
-        digest = _files_digest(target, patterns)
-        found[name] = None if digest is None else {"name": models.target or "bundled", "fingerprint": digest}
+    session, sampling = opened.session, opened.sampling
+    models = session.known.profile_key or {"target": None, "draft": None}
+    digests = {name: models[name] and models[name]["fingerprint"][:_DIGITS] for name in ("target", "draft")}
+    digests |= {name: models["target"] and _files_digest(models["target"]["name"], own) for name, own in _FILES.items()}
+    named = dict.fromkeys(digests, settings.models.target) | {"draft": settings.models.draft}
+    found = {name: digest and {"name": named[name] or "bundled", "fingerprint": digest} for name, digest in digests.items()}
     drawn = {f.name: getattr(sampling, f.name) for f in fields(sampling) if f.name not in ONLY_PYTHON}
     drawn["logit_bias"] = [f"{token}={value}" for token, value in sorted((sampling.logit_bias or {}).items())]
     if sampling.grammar is None:
@@ -101,12 +94,7 @@ def difference(before: Facts, now: Facts) -> str | None:
     return "; ".join(found) or None
 
 
-def _digest_of(model: str | Path) -> str | None:
-    found = identity(model)
-    return None if found is None else found["fingerprint"][:_DIGITS]
-
-
-def _files_digest(model: str | Path, patterns: Sequence[str]) -> str | None:
+def _files_digest(model: str, patterns: Sequence[str]) -> str | None:
     """A digest of a model's files of these names; None where there are none."""
     folder = folder_of(model)
     files = sorted({path for pattern in patterns for path in folder.glob(pattern)}) if folder is not None else []

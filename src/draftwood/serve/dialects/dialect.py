@@ -12,7 +12,7 @@ from draftwood.core.checks import short_repr
 from draftwood.core.token_texts import TokenTexts
 from draftwood.serve.decoding.jobs import TextDelta
 from draftwood.serve.http.errors import bad
-from draftwood.serve.http.fields import OtherField, unsupported
+from draftwood.serve.http.fields import OtherField, unsupported, without_others
 from draftwood.serve.openai.answers import Answer
 from draftwood.serve.openai.message import AnswerReader
 from draftwood.serve.openai.reading import New, Part
@@ -42,7 +42,7 @@ class Dialect(Shape, ABC):
         waited: nanoseconds until the model was there.
     """
 
-    others: ClassVar[Mapping[str, OtherField]]
+    others: ClassVar[dict[str, OtherField]]
     """Fields of the interface that this server does not have."""
     remarks: Sequence[str] = ()
     """What was left out of the request."""
@@ -141,18 +141,14 @@ class Dialect(Shape, ABC):
         return b"".join(b"event: %s\ndata: %s\n\n" % (event["type"].encode(), line(event)) for event in events)
 
 
-def _chat_of(rest: Json, made: Json, others: Mapping[str, OtherField]) -> Json:
+def _chat_of(rest: Json, made: Json, others: dict[str, OtherField]) -> Json:
     """The body of a chat: what was made of the fields of another interface, and the rest of them. Raises an ApiError for a
     field that this server does not have and that changes something, or that is also made of others."""
-    chat, others = {name: value for name, value in made.items() if value is not None}, {**_EVERYWHERE, **others}
-    for name, value in rest.items():
-        if (other := others.get(name)) is not None and not other.takes(value):
-            raise unsupported(name, value, other.why)
-        if name in chat:
-            raise unsupported(name, value, "this route has another name for it")
-        if other is None:
-            chat[name] = value
-    return chat
+    chat = {name: value for name, value in made.items() if value is not None}
+    left = without_others(rest, _EVERYWHERE | others)
+    if twice := next((name for name in left if name in chat), None):
+        raise unsupported(twice, left[twice], "this route has another name for it")
+    return chat | left
 
 
 def without(given: Mapping[str, Any], *names: str) -> Json:

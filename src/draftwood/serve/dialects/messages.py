@@ -30,8 +30,8 @@ _DELTAS: Final = {"text": ("text_delta", "text"), "reasoning": ("thinking_delta"
                   "call": ("input_json_delta", "partial_json")}  # fmt: skip
 
 
-class CountBody(RouteBody):
-    """``/v1/messages/count_tokens``."""
+class MessagesBody(RouteBody):
+    """``/v1/messages``, and ``/v1/messages/count_tokens``. Other fields are those of chats."""
 
     messages: list[Any]
     system: str | list[Any] | None = None
@@ -39,11 +39,6 @@ class CountBody(RouteBody):
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
-
-
-class MessagesBody(CountBody):
-    """``/v1/messages``. Its other fields are those of chats."""
-
     stop_sequences: list[str] | None = None
     stream: bool | None = None
 
@@ -56,8 +51,8 @@ class Messages(Dialect):
     others = _OTHERS
     whole_calls = True
 
-    def __init__(self, body: CountBody) -> None:
-        self._stops, stream = (body.stop_sequences, body.stream) if isinstance(body, MessagesBody) else (None, None)
+    def __init__(self, body: MessagesBody) -> None:
+        self._stops = body.stop_sequences
         turns, choice, config = objects("messages", body.messages), body.tool_choice or {}, body.output_config or {}
         system = [] if body.system is None else [{"role": "system", "content": _content("system", body.system)}]
         sent, tools = body.model_extra or {}, objects("tools", body.tools or [])
@@ -85,7 +80,7 @@ class Messages(Dialect):
             **inside("tool_choice", choice, "type", "name", "disable_parallel_tool_use"),
             **inside("thinking", body.thinking, "type", "display", "budget_tokens"),
         }
-        super().__init__(made, body.model_extra, stream)
+        super().__init__(made, body.model_extra, body.stream)
 
     def begin(self) -> Iterable[Json]:
         yield {"type": "message_start", "message": self._message([])}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Final, final
 
 from starlette.responses import JSONResponse
@@ -46,6 +47,12 @@ class ApiError(Exception):
     def __post_init__(self) -> None:
         self.message = " ".join(self.message.split())
         super().__init__(self.message)
+
+    def renamed(self, names: Mapping[str, str]) -> ApiError:
+        """The same, where the field at fault has another name; a message about a field's value begins with it."""
+        name, value = names.get(self.param or "", self.param), f"{self.param} is "
+        says = f"{name} is {self.message.removeprefix(value)}" if self.message.startswith(value) else self.message
+        return replace(self, param=name, message=says)
 
     def to_json(self) -> dict[str, Any]:
         """In OpenAI's shape, with the id of the request; all four keys of the error are always there."""

@@ -135,13 +135,12 @@ OTHER_FIELDS: Final[Mapping[str, OtherField]] = {
 }
 
 
-def without_others(body: Mapping[str, Any]) -> dict[str, Any]:
+def without_others(body: Mapping[str, Any], others: Mapping[str, OtherField] = OTHER_FIELDS) -> dict[str, Any]:
     """The body without fields that the server does not have; raises an ApiError if the value of one changes something."""
     for name, value in body.items():
-        other = OTHER_FIELDS.get(name)
-        if other is not None and not other.takes(value):
-            raise unsupported(name, value, other.why)
-    return {name: value for name, value in body.items() if name not in OTHER_FIELDS}
+        if name in others and not others[name].takes(value):
+            raise unsupported(name, value, others[name].why)
+    return {name: value for name, value in body.items() if name not in others}
 
 
 def unsupported(name: str, value: Any, why: str) -> ApiError:

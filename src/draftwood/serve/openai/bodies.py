@@ -100,8 +100,12 @@ def checked(kind: type[B], body: Mapping[str, Any], unknown: UnknownFields = "re
         _check_together(found)
     if isinstance(found, TemplateFields):
         _check_template(found)
-    names = [*map(short_repr, paths[:NAMED]), *(["and others"] if len(paths) > NAMED else [])]
-    return found, [f"the server has no field {name}, so it was ignored" for name in names]
+    return found, ignored([f"the server has no field {short_repr(path)}" for path in paths])
+
+
+def ignored(lines: Sequence[str]) -> list[str]:
+    """Remarks on what is ignored, the first ones."""
+    return [*(f"{line}, so it was ignored" for line in lines[:NAMED]), *(["and others"] if len(lines) > NAMED else [])]
 
 
 def _unknown(found: Body, rule: UnknownFields) -> list[str]:

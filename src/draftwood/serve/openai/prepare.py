@@ -16,7 +16,6 @@ from draftwood.core.settings import MAX_SEED, Method
 from draftwood.core.token_logprobs import LogprobSettings
 from draftwood.engine.arguments import draft_ids
 from draftwood.grammar.constraint import Grammars
-from draftwood.grammar.grammar import Grammar
 from draftwood.loading.generation import max_new_tokens_of
 from draftwood.loading.infill import Infill
 from draftwood.sampling.settings import Sampling
@@ -25,7 +24,7 @@ from draftwood.serve.http.errors import ApiError, bad
 from draftwood.serve.http.fields import NO_LIMIT, unsupported
 from draftwood.serve.http.settings import ServeOptions
 from draftwood.serve.openai.answers import Answer
-from draftwood.serve.openai.bodies import NAMED
+from draftwood.serve.openai.bodies import ignored
 from draftwood.serve.openai.chats import Chats
 from draftwood.serve.openai.sampling import drafting_of, grammar_of, sampling_of
 from draftwood.serve.openai.schemas import ChatBody, ChatMessage, CompletionBody, Settings, TemplateFields, TokenizeBody
@@ -75,10 +74,9 @@ class Preparation:
         prompt, fitted, left_out = (
             self._without_oldest(body) if truncates else (*self._prompt_and_room(body, body.messages), [])
         )
-        limits = self._limits(body, self._pair.template.ends, [fitted])
-        sampling, unheld = self._sampling(body, limits)
+        limits, sampling, remarks = self._settings(body, self._pair.template.ends, [fitted])
         reading = self._chats.reading(body, prompt, held=sampling.grammar is not None, whole=whole_calls)
-        remarks = [*self._remarks(body, [fitted]), *unheld, *self._unread(body)]
+        remarks += self._unread(body)
         if (budget := body.thinking_token_budget) not in (None, NO_LIMIT) and reading.thinks is not None:
             sampling, more = self._chats.budgeted(budget, len(prompt), sampling, reading)
             remarks += more
@@ -117,15 +115,14 @@ class Preparation:
             self._check_length(prompt, "prompt")
         prompts = [self._around_gap(prompt, body) if body.suffix else self._encoded(prompt, body) for prompt in given]
         fitted = [self._fitted(len(prompt), body.longest, COMPLETION_TOKENS, "prompt") for prompt in prompts]
-        limits = self._limits(body, self._infill.ends if body.suffix and self._infill else (), fitted)
-        sampling, unheld = self._sampling(body, limits)
+        limits, sampling, remarks = self._settings(body, self._infill.ends if body.suffix and self._infill else (), fitted)
         jobs, choices = self._jobs(body, prompts, fitted, limits, sampling, key), body.n or 1
         shown = [self._shown(*one) for one in zip(given, prompts, strict=True)] if body.echo else []
         for number, job in enumerate(jobs):
             job.only_scored = body.max_tokens == 0
             if shown:
                 job.echo = TextDelta(tokens=(), text=shown[number // choices], finish_reason=None)
-        return Answer(jobs=jobs, choices=choices, warnings=[*self._remarks(body, fitted), *unheld])
+        return Answer(jobs=jobs, choices=choices, warnings=remarks)
 
     def _encoded(self, prompt: str | list[int], body: CompletionBody) -> list[int]:
         if isinstance(prompt, str) and body.add_special_tokens is False:
@@ -156,7 +153,7 @@ class Preparation:
         names = [name for name in {**(body.chat_template_kwargs or {}), **effort} if not self._pair.template.reads(name)]
         if "reasoning_effort" in names and self._options.unknown_fields == "refuse":
             raise unsupported("reasoning_effort", body.reasoning_effort, "the model's chat template has no such setting")
-        return [f"the model's chat template does not read {short_repr(name)}, so it was ignored" for name in names[:NAMED]]
+        return ignored([f"the model's chat template does not read {short_repr(name)}" for name in names])
 
     def _shown(self, given: str | list[int], ids: Sequence[int]) -> str:
         """A prompt as it comes back."""
@@ -208,20 +205,23 @@ class Preparation:
             raise self._too_long(prompt, param)
         return room if most == NO_LIMIT else min(most, room)
 
-    def _limits(self, body: Settings, ends: Sequence[int], fitted: Sequence[int]) -> Limits:
-        """The limits of the longest text. ``ends`` are tokens that end a text too."""
+    def _settings(
+        self, body: ChatBody | CompletionBody, ends: Sequence[int], fitted: Sequence[int]
+    ) -> tuple[Limits, Sampling, list[str]]:
+        """The limits of the longest text, how tokens are drawn, and remarks on what is not honoured.
+
+        ``ends`` are tokens that end a text too.
+        """
         ids = (*(body.stop_token_ids or ()), *(() if body.ignore_eos else ends))
-        return Limits(
+        limits = Limits(
             max_new_tokens=max(1, *fitted), stop=body.stops, stop_token_ids=ids, ignore_eos=bool(body.ignore_eos)
         )  # one at least, which is not written where prompts are only scored
-
-    def _sampling(self, body: ChatBody | CompletionBody, limits: Limits) -> tuple[Sampling, list[str]]:
-        """How tokens are drawn, and remarks on what of the schemas no grammar holds."""
-        grammar, unheld = self._grammar(body)
-        sampling = sampling_of(self._pair, body, limits, grammar)
-        if sampling.grammar is not None:
-            self._grammars.compile(sampling.grammar)
-        return sampling, unheld
+        left: list[str] = []
+        grammar = grammar_of(body, left, self._chats.grammar(body, left) if isinstance(body, ChatBody) else None)
+        if left and self._options.unknown_fields == "refuse":
+            raise bad(f"{left[0]}: change it, or leave it out", code="unsupported_parameter")
+        remarks = [*self._remarks(body, fitted), *ignored(left)]
+        return limits, sampling_of(self._pair, body, limits, grammar), remarks
 
     @property
     def _repeats(self) -> bool:
@@ -238,6 +238,8 @@ class Preparation:
         if seeds[-1] > MAX_SEED:
             raise bad(f"seed is {body.seed}, and the choices count up from it: send a smaller one", param="seed")
         method, nodes = drafting_of(self._method, body.speculative)
+        if sampling.grammar is not None:
+            self._grammars.compile(sampling.grammar)
         text = body.prediction.text if body.prediction and self._repeats else None
         own: dict[str, Any] = {
             "logprobs": None if body.top is None else LogprobSettings(top=body.top), "nodes": nodes, "shown": shown,
@@ -257,15 +259,6 @@ class Preparation:
         cut = f"max_tokens is {wanted}, but only {most} fit after the prompt, so the text has at most these"
         ignored = f"the server's method {method!r} takes no drafts from a prediction, so it was ignored"
         return [*([cut] if most < wanted else []), *([ignored] if body.prediction and not self._repeats else [])]
-
-    def _grammar(self, body: ChatBody | CompletionBody) -> tuple[Grammar | None, list[str]]:
-        """The grammar of a text, and remarks on what of its schemas no grammar holds, or an ApiError on the first one."""
-        left: list[str] = []
-        grammar = grammar_of(body, left, self._chats.grammar(body, left) if isinstance(body, ChatBody) else None)
-        if left and self._options.unknown_fields == "refuse":
-            raise bad(f"{left[0]}: change it, or leave it out", code="unsupported_parameter")
-        more = ["and others"] if len(left) > NAMED else []
-        return grammar, [*(f"{line}, so it was ignored" for line in left[:NAMED]), *more]
 
 
 def _texts_in(value: Any) -> Iterator[str]:
