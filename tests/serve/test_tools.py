@@ -947,9 +947,9 @@ class Counted:
         self.pattern, self.seen = pattern, seen
 
     def __getattr__(self, name):
-        def look(text, at=0, end=sys.maxsize):
+        def look(text, at=0, end=sys.maxsize, **more):
             self.seen[0] += max(0, min(end, len(text)) - at)
-            return getattr(self.pattern, name)(text, at, end)
+            return getattr(self.pattern, name)(text, at, end, **more)
 
         return look
 
@@ -972,7 +972,7 @@ def looked_at(monkeypatch, form, parts, *, whole=False, held=64):
             patch.setattr(reading, name, Counted(getattr(reading, name), seen))
         for name in ("reading", "tagged"):
             patch.setattr(f"draftwood.serve.openai.{name}.HELD", held)
-        given = replace(given, head=Counted(given.head, seen), begun=Counted(given.begun, seen))
+        given = replace(given, head=Counted(given.head, seen))
         reader = AnswerReader(Reading(form=given, schemas={"f": {}}, whole=whole))
         for part in parts:
             reader.push(part)

@@ -9,9 +9,9 @@ import click
 
 from draftwood.cli.chat_file import read_chat
 from draftwood.cli.console import text_of
-from draftwood.cli.options import Changes, Given, Sectioned, Sections, given, pick, section_options
+from draftwood.cli.options import Changes, Given, Sectioned, Sections, given, own_defaults, pick, section_options
 from draftwood.cli.progress import loading_libraries
-from draftwood.cli.settings import DRAFTING, TEXT_SECTIONS, ChatOptions, DisplayOptions, Settings, own_defaults
+from draftwood.cli.settings import DRAFTING, TEXT_SECTIONS, ChatOptions, DisplayOptions, Settings
 from draftwood.core.errors import ConfigError
 from draftwood.loading.names import check_models, recommended
 from draftwood.loading.outline import refuse_without_template

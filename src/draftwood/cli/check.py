@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, final
 
 import click
 
-from draftwood.cli.measuring import load_fixed
 from draftwood.cli.options import Changes, dataclass_options, pick
 from draftwood.cli.progress import shares
-from draftwood.cli.settings import Models, check_fit
+from draftwood.cli.settings import Models, check_fit, load_fixed
 from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import MAX_SEED, LoadOptions, Method

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from draftwood.cli.console import text_of
-from draftwood.cli.options import Changes, Sectioned, given, section_options
+from draftwood.cli.options import Changes, Sectioned, given, own_defaults, section_options
 from draftwood.cli.progress import loading_libraries
-from draftwood.cli.settings import SECTIONS, Settings, check_input, own_defaults
+from draftwood.cli.settings import SECTIONS, Settings, check_input
 from draftwood.loading.checkpoint import GENERATION_CONFIG
 from draftwood.loading.names import bundled_pairs, check_models
 

@@ -19,7 +19,7 @@ import click
 from click.core import ParameterSource
 
 from draftwood.core.errors import ConfigError
-from draftwood.sampling.settings import NO_PLAIN_OPTION, Sampling
+from draftwood.sampling.settings import NO_PLAIN_OPTION, OF_MODELS, TOP_K, Sampling
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -154,6 +154,19 @@ def _bias(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
         if math.isnan(bias[int(token)]) or bias[int(token)] == math.inf:
             raise click.BadParameter(f"{text!r}: give a finite value, or -inf to forbid the token")
     return bias or None
+
+
+def own_defaults(name: str, config: Mapping[str, Any]) -> Changes:
+    """Help that says which settings are the model's own unless given, and what they are in a generation config.
+
+    Args:
+        name: the model of the config.
+        config: its generation config.
+    """
+    known = {"top_k": TOP_K, **config} if config.get("do_sample") else config
+    shown = {field: f" ({known[field]:g} for {name})" if field in known else "" for field in OF_MODELS}
+    helps = {f.name: f"{f.metadata.get('help')}; default: the model's own" for f in dataclasses.fields(Sampling)}
+    return {field: {"help": helps[field] + value, "show_default": False} for field, value in shown.items()}
 
 
 @final

@@ -13,7 +13,7 @@ import click
 
 from draftwood.cli.console import check_unicode
 from draftwood.cli.job.lines import check_files
-from draftwood.cli.options import Changes, Sections, pick
+from draftwood.cli.options import Sections, pick
 from draftwood.cli.output_options import GrammarOptions, LogprobOptions, with_grammar
 from draftwood.cli.progress import importing, loading_libraries, note
 from draftwood.core import fit
@@ -23,9 +23,10 @@ from draftwood.core.files import check_readable
 from draftwood.core.limits import Limits
 from draftwood.core.settings import MAX_SEED, LoadOptions, Method
 from draftwood.loading.names import check_models, named_or_bundled
-from draftwood.sampling.settings import OF_MODELS, TOP_K, Sampling
+from draftwood.sampling.settings import Sampling
 
 if TYPE_CHECKING:
+    from draftwood.api import Pair
     from draftwood.engine.decode import Decoder
     from draftwood.engine.session import Session
 
@@ -140,19 +141,6 @@ DRAFTING = (Method, DraftOptions)
 SECTIONS: Sections = {**TEXT_SECTIONS, "Drafting": DRAFTING, "Files": (Files,), "Display": (DisplayOptions, LogprobOptions)}
 
 
-def own_defaults(name: str, config: Mapping[str, Any]) -> Changes:
-    """Help that says which settings are the model's own unless given, and what they are in a generation config.
-
-    Args:
-        name: the model of the config.
-        config: its generation config.
-    """
-    known = {"top_k": TOP_K, **config} if config.get("do_sample") else config
-    shown = {field: f" ({known[field]:g} for {name})" if field in known else "" for field in OF_MODELS}
-    helps = {f.name: f"{f.metadata.get('help')}; default: the model's own" for f in fields(Sampling)}
-    return {field: {"help": helps[field] + value, "show_default": False} for field, value in shown.items()}
-
-
 class Opened(NamedTuple, Generic[S]):
     """Loaded models, and how they write."""
 
@@ -247,6 +235,16 @@ def load_session(kind: Kind, models: Models, loading: LoadOptions) -> Any:
     with note(f"Loading {models.target or 'the bundled models'}"), importing():
         quiet_loading()
         return load(models.target, models.draft, options=loading)
+
+
+def load_fixed(models: Models, loading: LoadOptions) -> Pair:
+    """Load a pair to measure it, with one number of threads from now on. Wrong names are refused before PyTorch comes."""
+    check_models("language", models.target, models.draft)
+    with loading_libraries():
+        from draftwood.hardware.threads import set_threads
+    set_threads(loading.threads)
+    pair: Pair = load_session("language", models, loading)
+    return pair
 
 
 def check_fit(models: Models, method: Method, *temperatures: float) -> None:

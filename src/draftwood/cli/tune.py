@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from draftwood.cli.job.lines import read_texts
-from draftwood.cli.measuring import load_fixed
 from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.progress import duration, shares
-from draftwood.cli.settings import Models
+from draftwood.cli.settings import Models, load_fixed
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_writable
 from draftwood.core.settings import LoadOptions

@@ -8,6 +8,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, final
 
+import regex
+
 from draftwood.grammar.grammar import json_rule
 from draftwood.serve.openai.tagged import GEMMA, GLM, PYTHON, QWEN, Tags
 
@@ -29,7 +31,6 @@ class ToolFormat:
         mark: comes before the calls.
         unmarked: an answer that begins as an object may be a call too.
         head: a regular expression of what follows the mark, up to the arguments. It tries no other number of blanks.
-        begun: a regular expression of texts that may become a head without an object.
         tags: how the arguments are written; None where they are JSON.
         held: the format of answers that a grammar holds, if it is another one.
         channels: calls have a channel of their own, as thoughts and answers have (:mod:`draftwood.serve.openai.message`).
@@ -42,8 +43,7 @@ class ToolFormat:
 
     mark: str
     unmarked: bool = False
-    head: re.Pattern[str]
-    begun: re.Pattern[str] = re.compile(r"\s*")
+    head: regex.Pattern[str]
     tags: Tags | None = None
     held: ToolFormat | None = None
     channels: bool = False
@@ -90,28 +90,25 @@ class ToolFormat:
 
 
 _HERMES: Final = ToolFormat(
-    mark="<tool_call>", head=re.compile(_HEAD), close="</tool_call>", outer=("", "\n", ""),
+    mark="<tool_call>", head=regex.compile(_HEAD), close="</tool_call>", outer=("", "\n", ""),
     frame=('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>"), signs=("<tool_call>", "</tool_call>"),
 )  # fmt: skip
-_TAGGED: Final = replace(
-    _HERMES, tags=QWEN, held=_HERMES, head=re.compile(r"\s*<function=(?P<bare>[^>\s]+)>"),
-    begun=re.compile(r"\s*(?:<[^>]*)?"),
-)  # fmt: skip
+_TAGGED: Final = replace(_HERMES, tags=QWEN, held=_HERMES, head=regex.compile(r"\s*<function=(?P<bare>[^>\s]+)>"))
 _GLM: Final = replace(
-    _HERMES, tags=GLM, held=_HERMES, close="", begun=re.compile(r"\s*+[^\s<]*+\s*+(?:<[^<>]*)?"),
-    head=re.compile(r"\s*+(?P<bare>[^\s<]++)\s*+(?=<(?:arg_key>|/tool_call>))"),
+    _HERMES, tags=GLM, held=_HERMES, close="",
+    head=regex.compile(r"\s*+(?P<bare>[^\s<]++)\s*+(?=<(?:arg_key>|/tool_call>))"),
 )  # fmt: skip
 _LLAMA: Final = ToolFormat(
-    mark="<|python_tag|>", unmarked=True, head=re.compile(_HEAD), between=";", outer=("", "; ", ""),
+    mark="<|python_tag|>", unmarked=True, head=regex.compile(_HEAD), between=";", outer=("", "; ", ""),
     frame=('{"name": "', '", "parameters": ', "}"), signs=("<|python_tag|>",),
 )  # fmt: skip
 _LIST: Final = ToolFormat(
-    mark="[TOOL_CALLS]", head=re.compile(rf"\s*+\[?(?:{_HEAD})|\s*+{_NAMED}"), close="]", between=",",
-    begun=re.compile(r"\s*[^\s\[\]{}\"]*(?:\[[\w\[\]]*)?"), frame=('{"name": "', '", "arguments": ', "}"),
+    mark="[TOOL_CALLS]", head=regex.compile(rf"\s*+\[?(?:{_HEAD})|\s*+{_NAMED}"), close="]", between=",",
+    frame=('{"name": "', '", "arguments": ', "}"),
     outer=("[TOOL_CALLS][", ", ", "]"), signs=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
 )  # fmt: skip
 _GRANITE: Final = replace(
-    _LIST, mark="<|tool_call|>", head=re.compile(rf"\s*+\[?(?:{_HEAD})"), begun=re.compile(r"\s*"),
+    _LIST, mark="<|tool_call|>", head=regex.compile(rf"\s*+\[?(?:{_HEAD})"),
     outer=("<|tool_call|>[", ", ", "]"), signs=("<|tool_call|>",),
 )  # fmt: skip
 _LFM2_ENDS: Final = "<|tool_call_start|>", "<|tool_call_end|>"
@@ -130,22 +127,22 @@ _CALLS, _CALL, _SEP, _END, _ENDS = (  # DeepSeek's names have a wide bar and a b
     for name in ("tool calls begin", "tool call begin", "tool sep", "tool call end", "tool calls end")
 )
 _DEEPSEEK: Final = ToolFormat(
-    mark=_CALLS, head=re.compile(rf"\s*{_CALL}(?P<bare>[^\s<]+){_SEP}(?=\{{)"), between=_END, close=_END + _ENDS,
-    begun=re.compile(r"\s*(?:<[^<{]*){0,2}"), frame=(_CALL, _SEP, _END), outer=(_CALLS, "", _ENDS),
+    mark=_CALLS, head=regex.compile(rf"\s*{_CALL}(?P<bare>[^\s<]+){_SEP}(?=\{{)"), between=_END, close=_END + _ENDS,
+    frame=(_CALL, _SEP, _END), outer=(_CALLS, "", _ENDS),
     signs=(_CALLS, _CALL, _SEP, _END, _ENDS),
 )  # fmt: skip
 _DEEPSEEK_V3: Final = replace(
-    _DEEPSEEK, head=re.compile(rf"\s*{_CALL}function{_SEP}(?P<bare>[^\s<]+)\n```json\n(?=\{{)"), between=f"```{_END}",
-    close=f"```{_END}{_ENDS}", frame=(f"{_CALL}function{_SEP}", "\n```json\n", f"\n```{_END}"),
+    _DEEPSEEK, head=regex.compile(rf"\s*{_CALL}function{_SEP}(?P<bare>[^\s<]+)\n```json\n(?=\{{)"),
+    between=f"```{_END}", close=f"```{_END}{_ENDS}", frame=(f"{_CALL}function{_SEP}", "\n```json\n", f"\n```{_END}"),
     outer=(_CALLS, "\n", _ENDS),
 )  # fmt: skip
 _HARMONY: Final = ToolFormat(
-    mark="<|channel|>", channels=True, head=re.compile(r"(?!)"), outer=("", "<|start|>assistant", ""),
+    mark="<|channel|>", channels=True, head=regex.compile(r"(?!)"), outer=("", "<|start|>assistant", ""),
     frame=("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", ""),  # <|call|> ends the text
     signs=("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>"),
 )  # fmt: skip
 _GEMMA: Final = ToolFormat(
-    mark="<|tool_call>", head=re.compile(r"\s*call:(?P<bare>[^\s{<]+)(?=\{)"), begun=re.compile(r"\s*[^\s{<]*"),
+    mark="<|tool_call>", head=regex.compile(r"\s*call:(?P<bare>[^\s{<]+)(?=\{)"),
     close="<tool_call|>", frame=("<|tool_call>call:", "", "<tool_call|>"), outer=("", "", ""),
     signs=("<|tool_call>", "<tool_call|>", *GEMMA.quotes),
 )  # fmt: skip
@@ -181,8 +178,7 @@ FORMATS: Final[Mapping[str, ToolFormat]] = {
     "gemma4": replace(_GEMMA, tags=GEMMA, held=_GEMMA, close=""), "granite": _GRANITE,
     "phi4_mini": _PHI,
     "lfm2": replace(
-        _LFM2, tags=PYTHON, held=_LFM2, head=re.compile(r"\s*+\[?\s*+(?P<bare>[^\s()\[\]{}<]++)(?=\()"),
-        begun=re.compile(r"\s*+\[?\s*+[^\s()\[\]{}<]*"),
+        _LFM2, tags=PYTHON, held=_LFM2, head=regex.compile(r"\s*+\[?\s*+(?P<bare>[^\s()\[\]{}<]++)(?=\()"),
     ),
 }  # fmt: skip
 """By the names of ``--tool-parser``."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias, final
 
+import regex
+
 from draftwood.serve.openai.formats import THINK, Thinking, ToolFormat
 from draftwood.serve.openai.tagged import HELD, Input, Nesting, Tags, begun, blanks, calls_of, is_object
 
@@ -146,31 +148,26 @@ class CallReader:
     def _read_call(self, at: int) -> bool | None:
         """Read a call, or a list of them that has ended; False if there is none, None if that is not certain yet."""
         text, form, end = self._input.text, self._form, at + HELD
-        if form.tags is not None:
-            return self._read_tagged(at, form.tags)
-        head = form.head.match(text, at, end)
-        if head is not None:
+        head = form.head.match(text, at, end, partial=True)
+        if head is not None and head.partial:
+            if not self._input.last and len(text) < end:
+                return None
+        elif head is not None and form.tags is not None:
+            return self._read_tagged(at, head, form.tags)
+        elif head is not None:
             given = head.groupdict()
             name = given.get("name") or given["bare"]
             if self._names is None or name in self._names:
                 return self._read_head(Part(kind="call", name=name, id=given.get("id") or ""), head)
         start = _SHOWN.search(text, at, end)
-        if start is not None and start[0] in "{[":
-            value = self._read_value(at)
-            if value.ends:
-                return self._read_list(at, at + value.size)
-            return False if self._input.last or value.ends is False else None
-        return None if self._may_begin(at) else False
+        if form.tags is not None or start is None or start[0] not in "{[":
+            return False
+        value = self._read_value(at)
+        if value.ends:
+            return self._read_list(at, at + value.size)
+        return False if self._input.last or value.ends is False else None
 
-    def _may_begin(self, at: int) -> bool:
-        """Whether what comes from a place on may become a head."""
-        return (
-            not self._input.last
-            and len(self._input.text) < at + HELD
-            and self._form.begun.fullmatch(self._input.text, at) is not None
-        )
-
-    def _read_head(self, call: Part, head: re.Match[str]) -> bool | None:
+    def _read_head(self, call: Part, head: regex.Match[str]) -> bool | None:
         """Read a call up to its arguments, or with them where calls come whole."""
         begin, given = head.end(), head.groupdict()
         if self._reading.whole:
@@ -186,12 +183,9 @@ class CallReader:
         self._step = partial(self._read_arguments, "}" * (bool(given.get("name")) + bool(given.get("around"))))
         return True
 
-    def _read_tagged(self, at: int, tags: Tags) -> bool | None:
+    def _read_tagged(self, at: int, head: regex.Match[str], tags: Tags) -> bool | None:
         """Read a call whose arguments stand in tags, when it has ended."""
         text, form, reading = self._input.text, self._form, self._reading
-        head = form.head.match(text, at, at + HELD)
-        if head is None:
-            return None if self._may_begin(at) else False
         begin, name = head.end(), head["bare"]
         value = self._read_value(begin, tags)
         if value.ends is None and not self._input.last:
