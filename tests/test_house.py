@@ -49,8 +49,8 @@ INNER = {
 }  # fmt: skip
 BUDGETS = {
     # Lines of each room, at most: about 2 % above what is there. A room that must grow says what it replaces.
-    "core": 2528, "grammar": 553, "hardware": 375, "native": 510, "sampling": 1401, "runners": 7429, "draft": 2586,
-    "verify": 651, "loading": 3903, "trace": 2743, "engine": 3471, "hf": 337, "train": 1648, "exactness": 1440, "tune": 362,
+    "core": 2528, "grammar": 553, "hardware": 375, "native": 510, "sampling": 1401, "runners": 7429, "draft": 2776,
+    "verify": 651, "loading": 3903, "trace": 2750, "engine": 3516, "hf": 337, "train": 1651, "exactness": 1440, "tune": 363,
     "serve": 6652, "ray": 678, "cli": 3659,
 }  # fmt: skip
 NATIVE = 5_103
@@ -59,7 +59,7 @@ TESTS = 34_995
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 6_723
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
-ALL_TEXT = 95_310
+ALL_TEXT = 95_265
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

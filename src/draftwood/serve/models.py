@@ -46,10 +46,9 @@ class Model:
     @property
     def facts(self) -> dict[str, Any]:
         """What is known of it; little before it is loaded."""
-        known = {"object": "model", "owned_by": "draftwood"} if self.service is None else self.service.facts
-        loading = self.stay is not None and self.service is None
-        state = "loading" if loading else "unloaded" if self.service is None else "loaded"
-        return {**known, "created": self.created, "status": {"value": state}}
+        known = {} if self.service is None else self.service.facts
+        state = "unloaded" if self.stay is None else "loading" if self.service is None else "loaded"
+        return {"object": "model", "created": self.created, "owned_by": "draftwood", **known, "status": {"value": state}}
 
 
 @final

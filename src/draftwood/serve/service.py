@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -72,8 +71,7 @@ class Service:
         admission = Admission(pair, options.max_rows, options.max_memory)
         self.pair, self.options = pair, options
         self.names = tuple(dict.fromkeys(options.name)) or (name,)
-        self._method, self._created = chosen, int(time.time())
-        self.texts = TokenTexts(pair.tokenizer)
+        self._method, self.texts = chosen, TokenTexts(pair.tokenizer)
         self.metrics = Metrics() if metrics is None else metrics
         if admission.budget is not None:
             decoder.prefixes.memory = admission.budget
@@ -94,9 +92,8 @@ class Service:
         weights = list(weight_sizes(model))
         settings = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
         return {
-            "object": "model", "created": self._created, "owned_by": "draftwood", "max_model_len": most,
-            "chat_template": self.preparation.chats, "methods": list(dict.fromkeys([self._method.method, PLAIN])),
-            "nodes": most_nodes(self._method),
+            "max_model_len": most, "chat_template": self.preparation.chats, "nodes": most_nodes(self._method),
+            "methods": list(dict.fromkeys([self._method.method, PLAIN])),
             "meta": {
                 "architecture": model.config.model_type, "dtype": str(model.dtype).removeprefix("torch."),
                 "n_vocab": self.pair.target.vocab_size, "n_ctx_train": self.pair.target.max_length,
