@@ -44,6 +44,8 @@ from draftwood.runners.plain_config import PlainConfig
 Config = TypeVar("Config", bound=PlainConfig)
 _LOG = logging.getLogger(__name__)
 _UNUSED: Final = "confidence_head."
+_OTHERWISE: Final = {"midlayer.": "layers.0.", "markov_head.markov_w1.": "markov_in.", "markov_head.markov_w2.": "markov_out."}
+"""Beginnings of names in checkpoints, and what is here in their place."""
 _DAMAGED: Final = "the MTP head of {!r} is damaged: {}. Download the model again"
 _NETWORKS: Final[Mapping[str, Callable[[Any], PublishedDrafter]]] = {EAGLE3.name: Eagle3Drafter, DFLASH.name: DFlashDrafter}
 
@@ -192,7 +194,7 @@ def _draft_tokens(name: str | Path, config: Published, d2t: Tensor | None, t2d: 
 
 
 def _tensors_of(name: str | Path) -> dict[str, Tensor]:
-    """All tensors of a checkpoint; those of EAGLE's first layer under the name that speculators gives them."""
+    """All tensors of a checkpoint by their names here."""
     from safetensors.torch import load_file
 
     try:
@@ -207,7 +209,9 @@ def _tensors_of(name: str | Path) -> dict[str, Tensor]:
         raise ModelError(cannot_load("drafter", name, error)) from error
     if not found:
         raise ModelError(f"the drafter {str(name)!r} has no file *.safetensors: save its weights with safetensors first")
-    return {tensor.replace("midlayer.", "layers.0.", 1): value for tensor, value in found.items()}
+    for theirs, ours in _OTHERWISE.items():
+        found = {tensor.replace(theirs, ours, 1): value for tensor, value in found.items()}
+    return found
 
 
 def _fill(name: str | Path, drafter: nn.Module, tensors: Mapping[str, Tensor]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from draftwood.core.draft_kind import DFLASH
 from draftwood.core.errors import PairingError
@@ -37,15 +37,6 @@ class DFlashConfig(PlainConfig):
     model_type = DFLASH.name
 
 
-class MarkovHead(nn.Module):
-    """What a token adds to the scores of the next one."""
-
-    def __init__(self, vocab: int, draft_vocab: int, rank: int) -> None:
-        super().__init__()
-        self.markov_w1 = nn.Embedding(vocab, rank)
-        self.markov_w2 = nn.Linear(rank, draft_vocab, bias=False)
-
-
 class DFlashDrafter(BlockDrafter, PublishedDrafter):
     """The network."""
 
@@ -54,8 +45,6 @@ class DFlashDrafter(BlockDrafter, PublishedDrafter):
 
     def __init__(self, config: DFlashConfig) -> None:
         super().__init__(config, bias=config.attention_bias, norms=True)
-        if config.markov_rank:
-            self.markov_head = MarkovHead(config.vocab_size, config.draft_vocab_size, config.markov_rank)
 
     def check_target(self, target: Any) -> None:
         """As the base class; also if the target does not know the mask token."""
@@ -69,7 +58,3 @@ class DFlashDrafter(BlockDrafter, PublishedDrafter):
         token = torch.tensor([self.config.mask_token], device=target.device)
         found: Tensor = self.embed_tokens(token) if self.config.own_embedding else embedded(target, token)
         return found[0]
-
-    def markov_head_parts(self) -> tuple[nn.Embedding, nn.Linear] | None:
-        """The parts of the Markov head; None without one."""
-        return (self.markov_head.markov_w1, self.markov_head.markov_w2) if self.config.markov_rank else None

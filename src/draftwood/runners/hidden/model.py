@@ -65,9 +65,6 @@ class HiddenBlockDrafter(BlockDrafter):
     def __init__(self, config: HiddenBlockConfig) -> None:
         super().__init__(config)
         self.mask = nn.Parameter(torch.zeros(config.hidden_size))
-        markov = torch.empty(config.vocab_size, config.markov_rank)
-        self.markov_in = nn.Embedding(config.vocab_size, config.markov_rank, _weight=markov)
-        self.markov_out = nn.Linear(config.markov_rank, config.draft_vocab_size, bias=False)
         self.draft_tokens = torch.zeros(config.draft_vocab_size, dtype=torch.int32)
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding) and not module.weight.is_meta:
@@ -87,7 +84,3 @@ class HiddenBlockDrafter(BlockDrafter):
                 "the drafter reads the hidden states of another target: it was trained for width, layers, vocabulary "
                 f"{wanted}, this target has {found}; give its own target, or train one with draftwood train drafter"
             )
-
-    def markov_head_parts(self) -> tuple[nn.Embedding, nn.Linear]:
-        """The parts of the Markov head."""
-        return self.markov_in, self.markov_out

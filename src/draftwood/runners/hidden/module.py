@@ -100,7 +100,7 @@ class DrafterModule(nn.Module):
 
 
 class PublishedDrafter(DrafterModule):
-    """The base of published drafters. Names of the weights are those of the checkpoints."""
+    """The base of published drafters."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -142,8 +142,8 @@ def _equal(what: str, own: int, other: str, found: int) -> None:
 class BlockDrafter(DrafterModule, ABC):
     """The base of block drafters.
 
-    The configuration also has the shape of the layers as in Llama, and ``slots, block``: the number of tokens of the block,
-    and that of the depths that the last of them score.
+    The configuration also has the shape of the layers as in Llama, ``slots, block``: the number of tokens of the block, and
+    that of the depths that the last of them score; and ``markov_rank`` of the Markov head, 0 without one.
 
     Args:
         config: the configuration.
@@ -164,14 +164,14 @@ class BlockDrafter(DrafterModule, ABC):
         self.hidden_norm = nn.RMSNorm(width, eps=eps)
         self.layers = nn.ModuleList(HiddenLayer(config, bias=bias, norms=norms) for _ in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(width, eps=eps)
+        if config.markov_rank:
+            table = torch.empty(config.vocab_size, config.markov_rank)
+            self.markov_in = nn.Embedding(*table.shape, _weight=table)
+            self.markov_out = nn.Linear(config.markov_rank, config.draft_vocab_size, bias=False)
 
     @abstractmethod
     def mask_embedding(self, target: Any) -> Float[Tensor, "width"]:
         """The input of every token of the block but the root."""
-
-    @abstractmethod
-    def markov_head_parts(self) -> tuple[nn.Embedding, nn.Linear] | None:
-        """The parts of the Markov head; None without one."""
 
     def memory(
         self, hidden: Float[Tensor, "row token taps_width"], positions: Int[Tensor, "row token"]
@@ -199,6 +199,6 @@ class BlockDrafter(DrafterModule, ABC):
 
     def markov(self, tokens: Int[Tensor, "*node"]) -> Float[Tensor, "*node draft_vocab"]:
         """What a node's own token adds to the scores of its children."""
-        if (parts := self.markov_head_parts()) is not None:
-            return parts[1](parts[0](tokens))
+        if self.config.markov_rank:
+            return self.markov_out(self.markov_in(tokens))
         return torch.zeros((), dtype=self.dtype, device=self.device).expand(*tokens.shape, self.config.draft_vocab_size)

@@ -41,19 +41,19 @@ class NativeBlock(nn.Module):
         super().__init__()
         config, held = drafter.config, Held(drafter.dtype, coded=True, mapped=True)
         self._kept, width = Held(drafter.dtype), config.hidden_size
-        markov, rank = drafter.markov_head_parts(), config.markov_rank
+        rank = config.markov_rank
         source = DrafterSource(
             sources=len(config.target_layers),
             source_width=config.target_size,
             norm_sources=drafter.norms_sources,
             source_epsilon=torch.finfo(torch.float32).eps,  # as rms_norm of PyTorch
-            rank=0 if markov is None else rank,
+            rank=rank,
             features=held.weights(sized("fc", drafter.fc.weight, width, len(config.target_layers) * config.target_size)),
             feature_norm=held.numbers(sized("hidden_norm", drafter.hidden_norm.weight, width)),
         )
-        if markov is not None:
-            source.markov_in = self._kept.weights(sized("markov_in", markov[0].weight, config.vocab_size, rank))
-            source.markov_out = held.weights(sized("markov_out", markov[1].weight, config.draft_vocab_size, rank))
+        if rank:
+            source.markov_in = self._kept.weights(sized("markov_in", drafter.markov_in.weight, config.vocab_size, rank))
+            source.markov_out = held.weights(sized("markov_out", drafter.markov_out.weight, config.draft_vocab_size, rank))
         self.engine = drafter_engine(drafter, target, held, source, lender=lender)
         self._block, self._vocab = int(config.block), self.engine.facts.vocab
         mask = self._kept.numbers(sized("mask", drafter.mask_embedding(target), width))
@@ -165,7 +165,7 @@ class NativeBlockPasses(NativePasses):
 
     def __init__(self, drafter: BlockDrafter, target: Any, lender: Engine | None = None) -> None:
         super().__init__(NativeBlock(drafter, target, lender), drafter.hidden_width)
-        self._adds = drafter.markov_head_parts() is not None
+        self._adds = bool(drafter.config.markov_rank)
 
     def read(self, text: HiddenText) -> None:
         """Read the hidden states that wait; the block of the pass is not used."""
