@@ -44,7 +44,9 @@ from draftwood.runners.plain_config import PlainConfig
 Config = TypeVar("Config", bound=PlainConfig)
 _LOG = logging.getLogger(__name__)
 _UNUSED: Final = "confidence_head."
-_OTHERWISE: Final = {"midlayer.": "layers.0.", "markov_head.markov_w1.": "markov_in.", "markov_head.markov_w2.": "markov_out."}
+_OTHERWISE: Final = {
+    "midlayer.": "layers.0.", "markov_head.markov_w1.": "markov_in.", "markov_head.markov_w2.": "markov_out.",
+}  # fmt: skip
 """Beginnings of names in checkpoints, and what is here in their place."""
 _DAMAGED: Final = "the MTP head of {!r} is damaged: {}. Download the model again"
 _NETWORKS: Final[Mapping[str, Callable[[Any], PublishedDrafter]]] = {EAGLE3.name: Eagle3Drafter, DFLASH.name: DFlashDrafter}

@@ -153,29 +153,6 @@ def padding_bias(seen: Bool[Tensor, "row key"], dtype: torch.dtype) -> Float[Ten
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)[:, None, None]
 
 
-@final
-class BartEmbedding:
-    """Embeddings of tokens and absolute positions of a decoder, and the norm after them, if any.
-
-    Raises:
-        ModelError, AttributeError: the decoder has other parts.
-    """
-
-    def __init__(self, decoder: Any) -> None:
-        if (table := position_table(decoder)) is None:
-            raise ModelError(f"a {type(decoder).__name__} has no table of positions")
-        self._table, self._offset = table
-        self._embed, self._scale = decoder.embed_tokens, float(getattr(decoder, "embed_scale", 1.0))
-        self._norm = norm_of(decoder.layernorm_embedding) if hasattr(decoder, "layernorm_embedding") else None
-
-    def read(self, tokens: Int[Tensor, "row new"], positions: Int[Tensor, "row new"]) -> Float[Tensor, "row new width"]:
-        """The input of the first layer."""
-        words = self._embed(tokens)
-        words = words if self._scale == 1.0 else words * self._scale
-        x: Tensor = words + embedding(positions + self._offset, self._table)
-        return x if self._norm is None else layer_norm(x, *self._norm)
-
-
 def position_table(stack: Any) -> tuple[Tensor, int] | None:
     """The table of a decoder's absolute positions, and the row of position 0; None if it has none."""
     positions: Any = getattr(stack, "embed_positions", None)
@@ -233,10 +210,11 @@ class BartDecoder:
     bare = True
 
     def __init__(self, model: Any) -> None:
-        decoder = model.get_decoder()
-        self.dtype = model.dtype
+        self._decoder = decoder = model.get_decoder()
+        if (table := position_table(decoder)) is None:
+            raise ModelError(f"a {type(decoder).__name__} has no table of positions")
+        self.dtype, (self._table, self._offset) = model.dtype, table
         self._encoder, self._layers = model.get_encoder(), [layer_of(part) for part in layer_list(decoder)]
-        self._embedding = BartEmbedding(decoder)
         self._final_norm = norm_of(decoder.layer_norm) if hasattr(decoder, "layer_norm") else None
         head, bias = model.get_output_embeddings(), getattr(model, "final_logits_bias", None)
         biases = [one for one in (head.bias, None if bias is None else bias[0]) if one is not None]
@@ -254,12 +232,18 @@ class BartDecoder:
 
     def read(self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]]) -> ForwardOutput:
         self.cache.place(batch)
-        x, norm_first = self._embedding.read(batch.tokens, batch.positions), self._final_norm is not None
+        x, norm_first = self._embedded(batch.tokens, batch.positions), self._final_norm is not None
         for index, layer in enumerate(self._layers):
             attention = partial(self._attend_text, index, layer, batch.mask)
             x = layer.read(x, attention, self._memory[index], self._bias, norm_first=norm_first)
         states = x if self._final_norm is None else layer_norm(x, *self._final_norm)
         return ForwardOutput(product(states[:, -batch.keep :], self._head))
+
+    def _embedded(self, tokens: Int[Tensor, "row new"], positions: Int[Tensor, "row new"]) -> Float[Tensor, "row new width"]:
+        """The input of the first layer: embeddings of tokens and absolute positions, and the norm after them, if any."""
+        words, scale = self._decoder.embed_tokens(tokens), float(getattr(self._decoder, "embed_scale", 1.0))
+        x: Tensor = (words if scale == 1.0 else words * scale) + embedding(positions + self._offset, self._table)
+        return self._decoder.layernorm_embedding(x) if hasattr(self._decoder, "layernorm_embedding") else x
 
     def _attend_text(self, index: int, layer: Layer, mask: Tensor | None, x: Tensor) -> Float[Tensor, "row new width"]:
         """Self-attention to the text so far."""
