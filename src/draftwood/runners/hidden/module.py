@@ -165,9 +165,9 @@ class BlockDrafter(DrafterModule, ABC):
         self.layers = nn.ModuleList(HiddenLayer(config, bias=bias, norms=norms) for _ in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(width, eps=eps)
         if config.markov_rank:
-            table = torch.empty(config.vocab_size, config.markov_rank)
-            self.markov_in = nn.Embedding(*table.shape, _weight=table)
-            self.markov_out = nn.Linear(config.markov_rank, config.draft_vocab_size, bias=False)
+            vocab, rank = config.vocab_size, config.markov_rank
+            self.markov_in = nn.Embedding(vocab, rank, _weight=torch.empty(vocab, rank))
+            self.markov_out = nn.Linear(rank, config.draft_vocab_size, bias=False)
 
     @abstractmethod
     def mask_embedding(self, target: Any) -> Float[Tensor, "width"]:
