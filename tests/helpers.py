@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import zip_longest
 
@@ -228,7 +229,22 @@ def begin(runner, texts, sources=(), roots=()):
     return rows
 
 
-def interrupted(function, after):
+def at_roots(runner, roots):
+    """The scores after the roots of all rows, which are read without any node below them."""
+    tokens = torch.tensor(roots)[:, None]
+    return runner.extend(tokens, torch.zeros_like(tokens), torch.ones(len(roots), 1, 1, dtype=torch.bool))
+
+
+def rest_of(batch):
+    """The tokens that the rows of a batch write until all have ended, by row."""
+    found = defaultdict(list)
+    while len(batch):
+        for piece in batch.step():
+            found[piece.row] += piece.tokens
+    return found
+
+
+def interrupted(function=None, after=0):
     """The function, which is interrupted after so many calls."""
     calls = iter(range(after))
 

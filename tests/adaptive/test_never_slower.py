@@ -20,7 +20,7 @@ from draftwood.verify.coupled import Coupled, Greedy
 from tests.adaptive.clocked import ClockedRunner, LateRunner, counting
 from tests.adaptive.scenarios import WORLDS
 from tests.adaptive.simulator import steer, text
-from tests.helpers import sampler_of
+from tests.helpers import rest_of, sampler_of
 
 PLAIN = 100.0  # tokens per second
 LIKELY = {"useless": 0.05, "poor": 0.2, "medium": 0.5, "good": 0.8}
@@ -114,8 +114,7 @@ def test_short_texts_that_come_and_go_are_drafted_also_after_many_plain_ones(row
                 for n in range(first, first + (40 if rows > 1 else 1)):
                     request = Request(prompt=[1, 2, 3], seed=n, limits=Limits(max_new_tokens=12 + n % 9))
                     batch.add(request, Sampling(temperature=1.0), method=method)
-                while len(batch):
-                    batch.step()
+                rest_of(batch)
         return target.forwards - before
 
     plain = forwards("ar")

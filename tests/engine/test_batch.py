@@ -25,7 +25,7 @@ from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.rows import Row
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
-from tests.helpers import decoder, hidden_pair, published_pair, tiny_gpt, tiny_hidden, tiny_model
+from tests.helpers import decoder, hidden_pair, published_pair, rest_of, tiny_gpt, tiny_hidden, tiny_model
 from tests.runners.seq2seq_zoo import tiny as tiny_source
 from tests.runners.test_block_runners import masked_block
 from tests.runners.test_masked_block import marian
@@ -66,8 +66,8 @@ def requests_of(seed, count=7, *, sources=False, long=False, vocab=VOCAB):
 
 def alone(engine, request, sampling, method):
     with engine.batch() as batch:
-        batch.add(request, sampling, method=method)
-        return [token for _ in range(99) if len(batch) for piece in batch.step() for token in piece.tokens]
+        row = batch.add(request, sampling, method=method)
+        return rest_of(batch)[row]
 
 
 def together(batch, given, seed, *, pauses=False):
@@ -183,14 +183,11 @@ def test_the_settings_of_other_rows_change_no_draw_of_a_drafter_that_proposes_so
     settings = [Sampling(temperature=1.0), Sampling(temperature=1.0, top_k=5), Sampling(temperature=0.7, top_p=0.8)]
 
     def texts(rows):
-        found = dict.fromkeys(range(len(rows)), ())
         with decoder(*parts, method, shape, "recursive", nodes=None if shape else 6).batch() as batch:
             for row in rows:
                 batch.add(requests[row], settings[row])
-            while len(batch):
-                for piece in batch.step():
-                    found[piece.row] += tuple(piece.tokens)
-        return list(found.values())
+            found = rest_of(batch)
+        return [found[row] for row in range(len(rows))]
 
     assert texts(range(3)) == [*texts([0]), *texts([1]), *texts([2])]
 
@@ -225,10 +222,7 @@ def test_a_row_without_a_draft_has_the_text_that_it_has_with_one():
     with engine.batch() as batch:
         rows = [batch.add(some(9, seed=4), Sampling(), method=method) for method in (None, "ar", "shared-noise")]
         stats = [batch.stats(row) for row in rows]
-        texts = {row: [] for row in rows}
-        while len(batch):
-            for piece in batch.step():
-                texts[piece.row] += piece.tokens
+        texts = rest_of(batch)
     assert texts[0] == texts[1] == texts[2]
     assert [one.drafted > 0 for one in stats] == [True, False, True]
     assert [one.new_tokens for one in stats] == [9, 9, 9]

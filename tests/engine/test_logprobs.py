@@ -7,7 +7,6 @@ from itertools import chain
 
 import pytest
 import torch
-from transformers import MistralConfig, MistralForCausalLM
 
 from draftwood import LogprobSettings, Pair, TokenTexts
 from draftwood.core.errors import CacheError, ConfigError, NumericsError
@@ -19,6 +18,7 @@ from draftwood.runners.factory import make_runners
 from draftwood.sampling.settings import Sampling
 from tests.engine.test_batch import causal, method_id
 from tests.helpers import decoder, sampler_of, tiny_gpt, tiny_model
+from tests.runners.zoo import windowed
 
 VOCAB, PROMPT = 12, [3, 1, 4, 1, 5]
 CLOSE = 2e-4  # of float32, in nats
@@ -187,10 +187,7 @@ def test_a_part_of_a_prompt_is_as_large_as_it_says(monkeypatch):
 
 def test_a_prompt_of_a_model_with_sliding_attention(monkeypatch):
     monkeypatch.setattr(logprobs, "_CHUNK", 5)
-    torch.manual_seed(3)
-    sizes = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
-    config = MistralConfig(vocab_size=VOCAB, sliding_window=7, initializer_range=0.5, max_position_embeddings=64, **sizes)
-    model, text = MistralForCausalLM(config).eval(), [7 * i % VOCAB for i in range(33)]
+    model, text = windowed("mistral", window=7, vocab_size=VOCAB), [7 * i % VOCAB for i in range(33)]
     with torch.inference_mode():
         lines = model(torch.tensor([text])).logits[0, :-1].log_softmax(-1)
     check(Pair(model, None, None).prompt_logprobs(text, top=2)[1:], text[1:], list(lines), 2)

@@ -21,7 +21,7 @@ from draftwood.runners.native.table import MemoryTable
 from draftwood.sampling.settings import Sampling
 from tests.engine import test_batch
 from tests.engine.test_batch import alone, together
-from tests.helpers import decoder, hidden_pair, published_pair, rows_of
+from tests.helpers import decoder, hidden_pair, published_pair, rest_of, rows_of
 from tests.other_tokens import ninety, runners_of
 from tests.runners.zoo import NATIVE, WINDOWED, tiny
 from tests.tiny_chat import save_chat
@@ -313,9 +313,7 @@ def test_a_beginning_in_use_outlives_its_text():
             found += piece.tokens
         assert len(engine.prefixes) == 0, "the running text needs the memory"
         assert target.memory_bytes < before
-        while len(batch):
-            for piece in batch.step():
-                found += piece.tokens
+        found += rest_of(batch)[number]
     assert found == whole
     assert target.memory_bytes == draft.memory_bytes == 0
 

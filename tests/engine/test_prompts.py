@@ -13,7 +13,7 @@ from draftwood.runners.cache import TreeCache
 from draftwood.runners.factory import make_runners
 from draftwood.sampling.settings import Sampling
 from tests.engine.test_batch import CAUSAL, OF_HIDDEN_STATES, causal, compare, of_hidden_states, requests_of
-from tests.helpers import decoder
+from tests.helpers import decoder, rest_of
 from tests.runners.zoo import windowed
 
 CHUNK = 5
@@ -164,34 +164,19 @@ def test_a_prompt_is_read_to_its_end_at_once_when_nothing_writes_any_more(plain)
     assert text == whole
 
 
-def test_a_prompt_that_is_dropped_while_it_is_read_leaves_others_their_texts(plain):
-    given = [request([1, 2], 9), request(prompt_of(20), 5), request(prompt_of(22, 4), 5)]
+def test_a_prompt_that_is_dropped_while_it_is_read_leaves_others_their_texts_and_no_memory(plain):
+    given, target = [request([1, 2], 9), request(prompt_of(20), 5), request(prompt_of(22, 4), 5)], plain.pipeline.target
     whole = [plain.generate([one], Sampling())[0].token_ids for one in given]
     with plain.batch(chunk=CHUNK) as batch:
-        texts = {0: [], 2: []}
+        begun = []
         for one in given:
             batch.add(one, Sampling())
-            for piece in batch.step():
-                texts[piece.row] += piece.tokens
+            begun += [token for piece in batch.step() for token in piece.tokens]
         assert batch.waiting == 2
         batch.drop(1)
-        while len(batch):
-            for piece in batch.step():
-                texts[piece.row] += piece.tokens
-    assert texts == {0: whole[0], 2: whole[2]}
-
-
-def test_no_memory_is_kept_for_a_prompt_that_is_dropped(plain):
-    target = plain.pipeline.target
-    with plain.batch(chunk=CHUNK) as batch:
-        for one in (request([1, 2], 2), request(prompt_of(20), 5)):
-            batch.add(one, Sampling())
-            batch.step()
-        batch.drop(1)
-        while len(batch):
-            batch.step()
-        assert not target._rows.rows
-        assert not target._cache.buffers
+        rest = rest_of(batch)
+        assert (target._rows.rows, target._cache.buffers) == ([], {})
+    assert ([*begun, *rest[0]], rest[2]) == (whole[0], whole[2])
 
 
 def test_common_beginnings_are_read_once(plain):

@@ -136,29 +136,6 @@ def rule(box, monkeypatch):
     return found
 
 
-class Watched:
-    """A pair of tiny models, and the numbers of threads of its target's forwards."""
-
-    def __init__(self, watched, monkeypatch):
-        self.pair, self.seen = watched, []
-        extend = watched.target.extend
-        monkeypatch.setattr(
-            watched.target, "extend", lambda *given: (self.seen.append(torch.get_num_threads()), extend(*given))[1]
-        )
-
-    def rounds(self, count):
-        """The number of threads, round after round of one text."""
-        self.seen.clear()
-        limits = Limits(max_new_tokens=count, ignore_eos=True)
-        for _ in self.pair.stream([1, 2], method="ar", limits=limits, seed=1):
-            yield self.seen[-1]
-
-
-@pytest.fixture
-def watched(rule, monkeypatch):
-    return Watched(api.Pair(tiny_gpt(VOCAB, 1), None, Words()), monkeypatch)
-
-
 def counts(box, rule, others):
     """The number of threads, second by second, next to processes that take so many cores."""
     found = []
@@ -203,26 +180,18 @@ def test_two_processes_that_choose_by_this_rule_find_their_parts(box, monkeypatc
     assert sum(old != new for old, new in pairwise(history[3000:])) <= 40
 
 
-def test_rounds_follow_a_neighbour_and_the_users_number_stays(box, watched):
+@pytest.mark.usefixtures("rule")
+def test_rounds_follow_a_neighbour_and_the_users_number_stays(box, monkeypatch):
+    watched, found = api.Pair(tiny_gpt(VOCAB, 1), None, Words()), []
+    extend = watched.target.extend
+    monkeypatch.setattr(watched.target, "extend", lambda *given: found.append(torch.get_num_threads()) or extend(*given))
     with threads(2):
-        found = []
-        for number in watched.rounds(8):
-            found.append(number)
+        for _ in watched.stream([1, 2], method="ar", limits=Limits(max_new_tokens=8, ignore_eos=True), seed=1):
             assert torch.get_num_threads() == 2
             box.passes(1.0, own=1.0, others=float(len(found) >= 3))
         assert torch.get_num_threads() == 2
     assert found[:3] == [2, 2, 2]
     assert set(found[4:]) == {1}
-
-
-def test_a_text_does_not_depend_on_the_threads(box, watched):
-    def text():
-        return watched.pair.generate([1, 2], method="ar", seed=3, max_new_tokens=24).token_ids
-
-    with threads(2):
-        wanted = text()
-        box.passes(2.0, others=2.0)
-        assert text() == wanted
 
 
 def test_what_the_user_says_counts(box, rule, monkeypatch):

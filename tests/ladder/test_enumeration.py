@@ -7,10 +7,10 @@ from draftwood.api import Pair
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import Method
 from draftwood.exactness import tape
-from draftwood.exactness.enumeration import NOISES, enumerated, target_distribution
+from draftwood.exactness.enumeration import NOISES, enumerated
 from draftwood.sampling.settings import Sampling
 from tests.helpers import Numbers, tiny_gpt
-from tests.ladder.test_rung3_tape import EXACT, WRONG, at_temperature, other_temperature, reference_distribution, tampered
+from tests.ladder.test_rung3_tape import EXACT, WRONG, other_temperature, tampered
 
 VOCAB = 4
 PROMPTS = ["1 0 1", "3"]
@@ -48,14 +48,6 @@ def test_sound_methods_are_exact(method):
     coupled = pair.decoder(method, temperature=1.0).pipeline.verifier.name == "coupled"
     assert report.noises == (NOISES if coupled else None)
     assert ("own picks with the same" in report.summary()) == coupled
-
-
-def test_the_targets_distribution_is_the_direct_enumeration():
-    pair = pair_of()
-    ours = target_distribution(pair, [1, 2], 3, Sampling(temperature=0.7), None)
-    theirs = reference_distribution(pair.target.model, 3, at_temperature(0.7), prompt=(1, 2))
-    assert tape.total_variation(ours, theirs) < EXACT
-    assert len(ours) == VOCAB**3
 
 
 def test_control_a_draft_that_records_another_distribution_is_seen():

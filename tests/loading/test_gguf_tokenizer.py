@@ -127,12 +127,18 @@ def test_a_sentencepiece_tokenizer_makes_the_tokens_of_the_original(tmp_path, pr
         compare(found, original)
 
 
+def said_of(family, original):
+    """The metadata of a tokenizer: Gemma 4's has merges too."""
+    said = {"add_bos_token": False}
+    if family == "gemma4":
+        merges = [" ".join(merge) for merge in json.loads(original.to_str())["model"]["merges"]]
+        said |= {"model": "gemma4", "merges": merges, "add_space_prefix": False}
+    return {f"tokenizer.ggml.{key}": value for key, value in said.items()}
+
+
 def test_a_tokenizer_of_gemma_4_makes_the_tokens_of_the_original(tmp_path):
     original = sentencepiece(prefix=False)
-    merges = [" ".join(merge) for merge in json.loads(original.to_str())["model"]["merges"]]
-    said = {"model": "gemma4", "merges": merges, "add_space_prefix": False, "add_bos_token": False}
-    metadata = {f"tokenizer.ggml.{key}": value for key, value in said.items()}
-    compare(read(tmp_path / "x.gguf", original, pre=None, metadata=metadata), original)
+    compare(read(tmp_path / "x.gguf", original, pre=None, metadata=said_of("gemma4", original)), original)
 
 
 @pytest.mark.parametrize("family", ["gemma4", "sentencepiece", "byte-level"])
@@ -141,13 +147,8 @@ def test_marks_in_contents_are_text_whatever_kind_the_file_gives_them(tmp_path, 
     marks = ["<|channel>", "<tool_call|>", '<|"|>', "<|tool_call|>", "<think>"]
     original = byte_level(GPT2) if family == "byte-level" else sentencepiece(prefix=False)
     original.add_tokens([AddedToken(mark, normalized=False, special=False) for mark in marks])
-    said = {"add_bos_token": False}
-    if family == "gemma4":
-        merges = [" ".join(merge) for merge in json.loads(original.to_str())["model"]["merges"]]
-        said |= {"model": "gemma4", "merges": merges, "add_space_prefix": False}
-    metadata = {f"tokenizer.ggml.{key}": value for key, value in said.items()}
     path, pre = tmp_path / "x.gguf", "gpt-2" if family == "byte-level" else None
-    read(path, original, pre=pre, metadata=metadata, template="{{ messages[0]['content'] }}<|channel>")
+    read(path, original, pre=pre, metadata=said_of(family, original), template="{{ messages[0]['content'] }}<|channel>")
 
     def ids():
         template = ChatTemplate(tokenizer_of(read_header(path)), 999)

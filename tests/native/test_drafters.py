@@ -9,7 +9,7 @@ from draftwood.runners.hidden.runner import Eagle3Runner, HiddenBlockRunner
 from draftwood.runners.native import network
 from draftwood.runners.native.runner import NativeRunner
 from tests.differences import difference
-from tests.helpers import MIXTURE, ancestors_of, rows_of, tiny_hidden, tiny_model, tiny_published
+from tests.helpers import MIXTURE, ancestors_of, at_roots, interrupted, rows_of, tiny_hidden, tiny_model, tiny_published
 from tests.native.test_bits import FORMATS, PARENTS, TEXT, after, model_of, path
 from tests.native.test_stored import stored
 from tests.runners.zoo import tiny
@@ -26,8 +26,7 @@ def scores_of(runner, seed, texts, length, root=3):
     runner.set_rows(rows)
     hidden = [torch.randn(length, width, generator=generator) for _ in rows]
     runner.commit([[] for _ in rows], hidden)
-    nothing = torch.zeros(len(rows), 1, dtype=torch.long)
-    found = runner.extend(torch.full((len(rows), 1), root), nothing, torch.ones(len(rows), 1, 1, dtype=torch.bool)).logits
+    found = at_roots(runner, [root] * len(rows)).logits
     runner.commit([[0] for _ in rows], [torch.zeros(0, width) for _ in rows])
     return found
 
@@ -60,21 +59,14 @@ def test_many_rows_have_the_bits_of_each_alone(kind):
         rows = rows_of([[1] * 21])
         runner.set_rows(rows)
         runner.commit([[]], [torch.randn(20, width, generator=generator)])
-        alone = runner.extend(
-            torch.tensor([[3]]), torch.zeros(1, 1, dtype=torch.long), torch.ones(1, 1, 1, dtype=torch.bool)
-        )
-        assert torch.equal(alone.logits[0], together[row])
+        assert torch.equal(at_roots(runner, [3]).logits[0], together[row])
 
 
 def test_a_table_of_rotations_that_was_not_made_is_made_again(monkeypatch):
     monkeypatch.setattr(network, "_POSITIONS", 20)
     runner = NativeRunner(model_of("llama", torch.float32), hidden_layers=(0,))
     rotate = runner.network.engine._rotate
-
-    def interrupted(positions):
-        raise KeyboardInterrupt
-
-    runner.network.engine._rotate = interrupted
+    runner.network.engine._rotate = interrupted()
     with pytest.raises(KeyboardInterrupt):
         after(runner, TEXT[:100])
     runner.network.engine._rotate = rotate
@@ -176,8 +168,7 @@ def test_what_is_no_number_gives_scores_that_are_none(part):
     if part == "hidden":
         runner.set_rows(rows_of([[1, 2, 3]]))
         runner.commit([[]], [torch.full((3, drafter.hidden_width), torch.nan)])
-        root = torch.zeros(1, 1, dtype=torch.long)
-        found = runner.extend(root, root, torch.ones(1, 1, 1, dtype=torch.bool)).logits
+        found = at_roots(runner, [0]).logits
     else:
         found = eagle_scores(runner, [(TEXT[:9], 1)], [4], [0, 0])
     assert found.isnan().all()

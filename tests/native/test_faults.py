@@ -17,7 +17,7 @@ from draftwood.runners.native.weights import Weight
 from draftwood.sampling.rows import Row
 from draftwood.sampling.truncation import Truncation
 from tests.differences import difference
-from tests.helpers import tiny_gpt, tiny_hidden, tiny_published
+from tests.helpers import at_roots, tiny_gpt, tiny_hidden, tiny_published
 from tests.native.test_bits import TEXT, model_of
 from tests.runners.zoo import VOCAB, plain_scores, tiny
 
@@ -44,8 +44,7 @@ def test_odd_sizes_and_biases_are_computed(sizes):
 def _logits(runner, text):
     runner.clear()
     runner.set_rows([Row(tokens=text)])
-    nothing = torch.zeros(1, 1, dtype=torch.long)
-    return runner.extend(torch.tensor([text[-1:]]), nothing, torch.ones(1, 1, 1, dtype=torch.bool)).logits[0, 0]
+    return at_roots(runner, text[-1:]).logits[0, 0]
 
 
 def two_norms():

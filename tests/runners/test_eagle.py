@@ -12,7 +12,7 @@ from draftwood.runners.protocols import Prefix
 from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
 from tests.differences import difference
-from tests.helpers import decoder, published_pair, tiny_gpt, tiny_published
+from tests.helpers import at_roots, decoder, interrupted, published_pair, tiny_gpt, tiny_published
 from tests.runners.test_hidden_states import plain_hidden
 from tests.runners.zoo import BY_ENGINE, read_tokens, tiny
 
@@ -98,11 +98,10 @@ def test_nodes_of_several_depths_in_one_call_are_those_level_by_level(engine):
 @pytest.mark.parametrize(("proposes", "tokens"), [(None, None), (4, [0, 1, 2, 3])])
 def test_scores_are_of_the_tokens_that_can_be_proposed(proposes, tokens, engine):
     runner = runner_of(engine, proposes=proposes)
-    root = torch.tensor([[3]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool)
     runner.set_rows([Row(tokens=[1, 5, 3])])
-    before = runner.extend(*root)
+    before = at_roots(runner, [3])
     runner.commit([[]], [HIDDEN[:2]])
-    after = runner.extend(*root)
+    after = at_roots(runner, [3])
     for scores in (before, after):
         assert scores.logits.shape == (1, 1, proposes or VOCAB)
         assert scores.tokens is None if tokens is None else scores.tokens.tolist() == tokens
@@ -113,11 +112,7 @@ def test_scores_are_of_the_tokens_that_can_be_proposed(proposes, tokens, engine)
 @BY_ENGINE
 def test_a_text_whose_reading_ahead_was_interrupted_is_read_on(engine):
     row, runner = Row(tokens=some(12)), runner_of(engine)
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    hook = runner.network.register_forward_hook(interrupted)
+    hook = runner.network.register_forward_hook(interrupted())
     with pytest.raises(KeyboardInterrupt):
         runner.prefill(row, 8, hidden=HIDDEN[:8])
     hook.remove()

@@ -9,7 +9,7 @@ from draftwood.train.features import Example
 from draftwood.train.hidden import block_log_probs
 from draftwood.train.hidden_batches import batch_of
 from tests.differences import difference
-from tests.helpers import hidden_pair, rows_of, tiny_gpt, tiny_hidden, tiny_model
+from tests.helpers import at_roots, hidden_pair, rows_of, tiny_gpt, tiny_hidden, tiny_model
 from tests.runners.test_hidden_states import plain_hidden
 
 VOCAB, BLOCK = 11, 3
@@ -112,8 +112,7 @@ def test_a_prompt_is_read_ahead_only_while_rows_are_drafted():
     runner.set_rows(rows[:2])
     given(runner, [hidden[:0], hidden[:0]])
     assert passes == []
-    root = torch.tensor([[2], [2]])
-    one, other = runner.extend(root, torch.zeros_like(root), torch.ones(2, 1, 1, dtype=torch.bool)).logits
+    one, other = at_roots(runner, [2, 2]).logits
     assert torch.allclose(one, other)
     given(runner, [hidden[:0], hidden[:0]])
     assert len(passes) == 1

@@ -11,7 +11,7 @@ from draftwood.engine.requests import Request
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.settings import Sampling
 from tests.differences import difference
-from tests.helpers import begin, decoder, tiny_gpt
+from tests.helpers import at_roots, begin, decoder, tiny_gpt
 from tests.runners.test_logit_identity import Walk
 from tests.runners.zoo import cached, runner_of, tiny
 
@@ -66,7 +66,7 @@ def test_they_are_collected_over_the_chunks_of_a_long_prompt():
 def test_there_are_none_unless_they_are_wanted():
     runner = TorchRunner(tiny("llama"))
     begin(runner, [[1, 2]])
-    scores = runner.extend(torch.tensor([[3]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool))
+    scores = at_roots(runner, [3])
     assert (scores.hidden, scores.read) == (None, None)
 
 

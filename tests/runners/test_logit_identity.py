@@ -9,7 +9,7 @@ from draftwood.core.errors import CacheError
 from draftwood.runners.protocols import TargetRunner
 from draftwood.runners.torch_runner import TorchRunner
 from tests.differences import difference
-from tests.helpers import ancestors_of, begin, rows_of
+from tests.helpers import ancestors_of, at_roots, begin, rows_of
 from tests.runners.zoo import BY_ENGINE, SLIDING, SUPPORTED, VOCAB, plain_scores, runner_of, tiny
 
 
@@ -195,19 +195,16 @@ def test_rounds_in_which_a_runner_is_not_asked_and_rows_that_leave_meanwhile(eng
 def test_a_draft_may_be_asked_about_tokens_that_it_does_not_know(engine):
     runner = walk("llama", [], engine, drafts=True).runner
     begin(runner, [[1, 2]])
-    one = torch.ones(1, 1, 1, dtype=torch.bool)
-    scores = runner.extend(torch.tensor([[VOCAB + 5]]), torch.tensor([[0]]), one).logits
     wanted = plain_scores(runner.model, [1, 2, VOCAB - 1])
-    assert torch.allclose(scores[0, 0], wanted, atol=tolerance("llama", engine))
+    assert torch.allclose(at_roots(runner, [VOCAB + 5]).logits[0, 0], wanted, atol=tolerance("llama", engine))
 
 
 @BY_ENGINE
 def test_earlier_scores_stay_as_they_were(engine):
     rows = walk("llama", [5], engine)
-    arguments = torch.tensor([[7]]), torch.tensor([[0]]), torch.ones(1, 1, 1, dtype=torch.bool)
-    first = rows.runner.extend(*arguments).logits
+    first = at_roots(rows.runner, [7]).logits
     before = first.clone()
-    rows.runner.extend(*arguments[:2], torch.ones(1, 1, 2, dtype=torch.bool))
+    rows.runner.extend(torch.tensor([[7]]), torch.tensor([[0]]), torch.ones(1, 1, 2, dtype=torch.bool))
     assert torch.equal(first, before)
 
 

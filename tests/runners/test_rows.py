@@ -8,6 +8,7 @@ import torch
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder
 from draftwood.runners.torch_runner import TorchRunner
+from tests.helpers import at_roots
 from tests.native.test_bits import check_no_number, model_of, spoilt
 from tests.runners.seq2seq_zoo import tiny as tiny_source
 from tests.runners.test_logit_identity import Walk, walk
@@ -66,8 +67,7 @@ def test_a_new_batch_begins_wherever_the_last_one_ended(engine):
     """In the middle of a round, as after a stream that was closed early."""
     rows = walk("llama", [5, 1], engine)
     rows.round()
-    eye = torch.ones(2, 1, 1, dtype=torch.bool)
-    rows.runner.extend(torch.tensor([[3], [4]]), torch.zeros(2, 1, dtype=torch.long), eye)
+    at_roots(rows.runner, [3, 4])
     assert come_and_go(Walk(rows.runner, rows.scores_of, [5, 1, 9], seed=3)) < causal_tolerance("llama", engine)
 
 

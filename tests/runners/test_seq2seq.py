@@ -19,7 +19,7 @@ from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.seq2seq.source import check_encoder_decoder
 from draftwood.runners.slots import SlotTable
 from tests.differences import difference
-from tests.helpers import ancestors_of, begin, rows_of
+from tests.helpers import ancestors_of, at_roots, begin, rows_of
 from tests.runners.seq2seq_zoo import ABSOLUTE, OTHERS, PAD, RELATIVE, SUPPORTED, VOCAB, plain_scores, tiny
 from tests.runners.test_logit_identity import Walk
 
@@ -189,20 +189,18 @@ def test_sources_and_texts_that_do_not_fit_are_refused_with_their_numbers():
     with pytest.raises(ConfigError, match="source 0 holds token 97, but the encoder knows 0 to 96"):
         begin(runner, [[]], [[5, 97]])
     begin(runner, [[5] * 16], [[5] * 16])
-    one = torch.tensor([[5]])
     with pytest.raises(CacheError, match="the text has 17 tokens, but the decoder of marian takes 16"):
-        runner.extend(one, one * 0, one[None] > 0)
+        at_roots(runner, [5])
 
 
 def test_a_draft_model_makes_do_with_what_it_can_read():
     runner = runner_of("marian", drafts=True, max_position_embeddings=16)
-    one, source = torch.tensor([[120]]), list(range(5, 25))
+    source = list(range(5, 25))
     begin(runner, [[5]], [source])
-    scores = runner.extend(one, one * 0, one[None] > 0).logits[0, 0]
     wanted = plain_scores(runner.model, source[:16], [5, VOCAB - 1])
-    assert torch.allclose(scores, wanted, atol=1e-9)
+    assert torch.allclose(at_roots(runner, [120]).logits[0, 0], wanted, atol=1e-9)
     begin(runner, [[5] * 16], [[120, 6]])  # beyond its positions, and unknown tokens in the source
-    assert runner.extend(one, one * 0, one[None] > 0).logits.isfinite().all()
+    assert at_roots(runner, [120]).logits.isfinite().all()
 
 
 # ---- negative controls: each breaks one thing that trees need, and must be seen ----
@@ -265,8 +263,7 @@ def test_a_token_that_is_no_number_changes_no_score_of_what_does_not_see_it(kind
         assert difference(found[node], plain_scores(model, source, text + path)) < tolerance(kind), "as its siblings"
     row.tokens += [13, 14]
     runner.commit([[0, 3]])
-    alone = torch.ones(1, 1, 1, dtype=torch.bool)
-    found = runner.extend(torch.tensor([[14]]), torch.tensor([[0]]), alone).logits[0, 0]
+    found = at_roots(runner, [14]).logits[0, 0]
     assert difference(found, plain_scores(model, source, [*text, 12, 13, 14])) < tolerance(kind), "after it was rejected"
 
 
