@@ -11,7 +11,7 @@ import click
 from draftwood.cli.options import Changes, dataclass_options, pick
 from draftwood.cli.progress import shares
 from draftwood.cli.settings import Models, check_fit, load_fixed
-from draftwood.core.checks import setting
+from draftwood.core.checks import integer, setting
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import MAX_SEED, LoadOptions, Method
 from draftwood.sampling.settings import Sampling
@@ -38,8 +38,7 @@ class CheckConfig:
 
     def __post_init__(self) -> None:
         for name in ("samples", "new_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}: give 1 or more")
+            integer(name, getattr(self, name), 1)
         if not 0 <= self.seed <= MAX_SEED:
             raise ConfigError(f"seed is {self.seed}: give an integer from 0 to {MAX_SEED}")
         if self.enumerate is None:

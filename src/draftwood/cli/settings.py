@@ -17,7 +17,7 @@ from draftwood.cli.options import Sections, pick
 from draftwood.cli.output_options import GrammarOptions, LogprobOptions, with_grammar
 from draftwood.cli.progress import importing, loading_libraries, note
 from draftwood.core import fit
-from draftwood.core.checks import setting, short_repr
+from draftwood.core.checks import integer, setting, short_repr
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_readable
 from draftwood.core.limits import Limits
@@ -67,8 +67,7 @@ class Files:
     batch_size: int = setting(8, "prompts of the input file that are answered at a time")
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise ConfigError(f"batch_size is {self.batch_size}: give 1 or more")
+        integer("batch_size", self.batch_size, 1)
 
 
 @final

@@ -42,12 +42,10 @@ def complete(spec: ReplicaSpec, fleet: Fleet, settings: Settings, out: Output, l
         with connected(fleet) as ray:
             blocks = ray.data.from_items(rows, override_num_blocks=math.ceil(len(rows) / (wanted.rows * TURNS)))
             written = mapped(blocks, spec, wanted, fleet, partial(_facts, settings, first_seed))
-            began = False
-            for block in written.iter_batches(batch_size=None, batch_format="pyarrow"):
+            for number, block in enumerate(written.iter_batches(batch_size=None, batch_format="pyarrow")):
                 found = block.select(_COLUMNS).to_pylist()
-                if not began:
+                if not number:
                     out.begin(json.loads(found[0]["record"])["settings"])
-                    began = True
                 out.write(_record(by_index[row["index"]], row) for row in found if row["index"] not in out.done)
     except KeyboardInterrupt:
         raise out.interrupted(f"seed {first_seed}") from None

@@ -107,8 +107,8 @@ class CallReader:
 
     def push(self, text: str, *, last: bool) -> list[New]:
         self._input.pieces.append(text)
-        waits = self._value is not None and not last and len(self._input.text) - self._input.place > self._value[0] + HELD
-        if waits and self._value is not None and not self._value[1].read(text):
+        value, unread = self._value, len(self._input.text) - self._input.place
+        if value is not None and not last and unread > value[0] + HELD and not value[1].read(text):
             return []
         self._input.text, self._input.last = "".join([self._input.text[self._input.place :], *self._input.pieces]), last
         self._at, self._input.place, self._input.pieces = max(0, self._at - self._input.place), 0, []
