@@ -99,14 +99,6 @@ def test_other_texts_and_methods_between_two_turns_do_no_harm(folder):
 # ---- the prompt and the end ----
 
 
-def test_the_prompt_is_that_of_the_template_and_parts_of_text_are_joined(plain):
-    messages = [{"role": "system", "content": "the hen"}, user("a dog"), assistant("ran"), user("on\nred")]
-    wanted = plain.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-    assert list(plain.chat_request(messages).prompt) == wanted
-    parts = [{"type": "text", "text": "on"}, {"type": "text", "text": "red"}]
-    assert list(plain.chat_request([*messages[:3], {"role": "user", "content": parts}]).prompt) == wanted
-
-
 def test_a_piece_for_every_round_makes_the_same_text(folder):
     pair = pair_of(folder)
     whole = pair.chat([user("a dog")], seed=4, temperature=1.0, **SHORT)

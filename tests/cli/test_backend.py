@@ -321,15 +321,3 @@ def test_a_profile_of_one_backend_is_not_used_by_the_other_and_that_is_told(run,
     assert profile.why_not(read(path).profile_key) == f"there is no engine '{engine}' here"
     save(path, {**key, "engine": "openvino"})
     assert profile.why_not(read(path).profile_key) == "there is no engine 'openvino' here"
-
-
-def test_pytorch_translates_and_nothing_else(run):
-    for backend in ("auto", "torch"):
-        found = json.loads(run("translate", "--backend", backend, "--json", "Wo ist der Bahnhof?").stdout)
-        assert (found["engine"], found["fallback"]) == ("torch", None)
-        result = run("translate", "--backend", backend, "Wo ist der Bahnhof?")
-        assert result.stdout == f"{found['text']}\n"
-        assert " by torch, " in result.stderr
-    result = run("translate", "--backend", "native", "Wo ist der Bahnhof?")
-    assert result.exit_code == 1
-    assert "runs no models of kind 'seq2seq': use --backend torch" in result.stderr

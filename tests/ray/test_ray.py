@@ -68,10 +68,6 @@ def test_a_replica_answers_and_streams_the_same_text(handle):
     assert answer_of(handle, "/v1/completions", body | {"max_tokens": -3})[0] == 400
 
 
-def test_a_replica_says_how_it_is(handle):
-    assert handle.check_health.remote().result() is None
-
-
 def test_a_replica_whose_scheduler_has_stopped_is_not_healthy(spec):
     async def stopped():
         replica = Replica.__new__(Replica)

@@ -8,7 +8,7 @@ from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from tests.serve.client import chunks
+from tests.serve.client import COMPLETIONS, chunks
 
 RESPONSES, MESSAGES_ROUTE, OLLAMA, GENERATE = "/v1/responses", "/v1/messages", "/api/chat", "/api/generate"
 EVENTS = TypeAdapter(ResponseStreamEvent)
@@ -18,6 +18,23 @@ ALWAYS = """\
     reasoning safety_identifier service_tier status store temperature text tool_choice tools top_logprobs top_p truncation
     usage
 """  # what a response has by the document of Open Responses
+
+
+def request(path, text="the fox ran", size=None, *, stop=None, seed=None, tools=None):
+    """A request in the words of an interface; ``tools`` are those of chats."""
+    flat = tools and [{"type": "function", **tool["function"]} for tool in tools]
+    if path == MESSAGES_ROUTE and tools:
+        tools = [{"name": one["name"], "input_schema": one.get("parameters", {"type": "object"})} for one in flat]
+    prompt = {RESPONSES: "input", GENERATE: "prompt", COMPLETIONS: "prompt"}.get(path, "messages")
+    made = {prompt: [{"role": "user", "content": text}] if prompt == "messages" else text}
+    made["tools"] = flat if path == RESPONSES else tools
+    if path in (OLLAMA, GENERATE):
+        options = {"num_predict": size, "stop": stop, "seed": seed}
+        made["options"] = {name: value for name, value in options.items() if value is not None}
+    else:
+        made["max_output_tokens" if path == RESPONSES else "max_tokens"] = size
+        made |= {"stop_sequences" if path == MESSAGES_ROUTE else "stop": stop, "seed": seed}
+    return {name: value for name, value in made.items() if value is not None}
 
 
 class Said(NamedTuple):

@@ -1,6 +1,5 @@
 """Other programs' interfaces are translations: from their requests to chats, and from answers to chats to their own."""
 
-import json
 import re
 from itertools import groupby
 
@@ -12,7 +11,7 @@ from draftwood.serve.dialects.ollama import Ollama, OllamaChatBody, OllamaGenera
 from draftwood.serve.dialects.responses import Responses, ResponsesBody
 from tests.serve.client import CHAT, COMPLETIONS, MESSAGES, answer, chat
 from tests.serve.conftest import make_service, serving
-from tests.serve.interfaces import GENERATE, MESSAGES_ROUTE, OLLAMA, RESPONSES, assembled, events_of, said
+from tests.serve.interfaces import GENERATE, MESSAGES_ROUTE, OLLAMA, RESPONSES, assembled, events_of, request, said
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
@@ -159,12 +158,7 @@ def test_a_prompt_of_ollama_is_a_chat_or_continued_as_it_is():
 # ---- over HTTP ----
 
 TEXT = "the fox ran"
-BODIES = {
-    RESPONSES: {"model": "tiny", "input": TEXT, "max_output_tokens": 16, "seed": 1},
-    MESSAGES_ROUTE: {"model": "tiny", "messages": MESSAGES, "max_tokens": 16, "seed": 1},
-    OLLAMA: {"model": "tiny", "messages": MESSAGES, "options": {"num_predict": 16, "seed": 1}},
-    GENERATE: {"model": "tiny", "prompt": TEXT, "options": {"num_predict": 16, "seed": 1}},
-}
+BODIES = {path: request(path, size=16, seed=1) for path in (RESPONSES, MESSAGES_ROUTE, OLLAMA, GENERATE)}
 ROUTES = list(BODIES)
 
 
@@ -201,16 +195,8 @@ def test_the_events_of_a_text_come_in_their_order(client):
 
 
 def of_length(path, text, size):
-    """A body with a prompt and the most tokens of its text; None leaves that out."""
-    messages = [{"role": "user", "content": text}]
-    return {
-        "ignore_eos": True, "temperature": 0, **({} if size is None else {
-            RESPONSES: {"max_output_tokens": size}, OLLAMA: {"options": {"num_predict": size}},
-            GENERATE: {"options": {"num_predict": size}},
-        }.get(path, {"max_tokens": size})),
-        **{RESPONSES: {"input": text}, GENERATE: {"prompt": text}, COMPLETIONS: {"prompt": text}}.get(
-            path, {"messages": messages}),
-    }  # fmt: skip
+    """A request for the likeliest text, of this many tokens unless they do not fit."""
+    return {"ignore_eos": True, "temperature": 0, **request(path, text, size)}
 
 
 def end_of(found):
@@ -316,10 +302,7 @@ def test_the_openai_client_gets_responses_and_their_streams(api, pair):
     assert again.output_text
 
 
-def test_a_response_follows_a_schema_and_has_log_probabilities(client):
-    schema = {"type": "object", "properties": {"a": {"enum": ["x", "yy"]}}, "required": ["a"], "additionalProperties": False}
-    form = {"format": {"type": "json_schema", "name": "a", "schema": schema}}
-    assert json.loads(said(whole(client, RESPONSES, text=form, max_output_tokens=60)).text)["a"] in ("x", "yy")
+def test_a_response_has_log_probabilities(client):
     [part] = whole(client, RESPONSES, top_logprobs=2)["output"][0]["content"]
     assert len(part["logprobs"]) == 16
     deltas = [event for event in events(client, RESPONSES, top_logprobs=2) if event["type"].endswith("text.delta")]
@@ -354,12 +337,6 @@ def test_tokens_of_a_message_are_counted(client):
     assert counted == {"input_tokens": whole(client, MESSAGES_ROUTE, system="a dog")["usage"]["input_tokens"]}
 
 
-def test_the_last_message_is_continued_if_it_is_the_assistants(client):
-    messages = [*MESSAGES, {"role": "assistant", "content": "a dog"}]
-    wanted = answer(client, chat(messages=messages, continue_final_message=True))
-    assert said(whole(client, MESSAGES_ROUTE, messages=messages)).text == wanted["choices"][0]["message"]["content"]
-
-
 # ---- Ollama ----
 
 
@@ -383,15 +360,6 @@ def test_texts_of_ollama_have_their_log_probabilities(client):
         assert [entry for line in lines for entry in line.get("logprobs", ())] == found
         error = client.post(path, json={**BODIES[path], "top_logprobs": 2, **more}).json()["error"]
         assert "belongs to logprobs" in error
-
-
-def test_a_format_and_an_end_of_ollama(client):
-    schema = {"type": "object", "properties": {"a": {"enum": ["x", "yy"]}}, "required": ["a"], "additionalProperties": False}
-    found = whole(client, OLLAMA, format=schema, options={"num_predict": 60})
-    assert json.loads(said(found).text)["a"] in ("x", "yy")
-    assert found["done_reason"] == "stop"
-    last = events(client, OLLAMA)[-1]
-    assert (last["done"], last["done_reason"], last["eval_count"]) == (True, "length", 16)
 
 
 # ---- small routes ----

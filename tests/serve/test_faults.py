@@ -28,7 +28,7 @@ from draftwood.serve.run import make_server
 from tests.serve import shapes
 from tests.serve.client import COMPLETIONS, answer, chat, choice, chunks, completion, metric, parts_of, raw, refused, text_of
 from tests.serve.conftest import live_server, make_service, process, serving, until
-from tests.serve.interfaces import EVENTS, RESPONSES
+from tests.serve.interfaces import EVENTS, MESSAGES_ROUTE, OLLAMA, RESPONSES, request
 
 DRAFTING = 'round_failure_total{cause="drafter"}'
 
@@ -81,14 +81,13 @@ def test_a_stream_that_fails_later_says_so_in_an_event(served, target):
         shapes.check_error(last)
         assert first
         assert all(chunk["choices"][0]["finish_reason"] is None for chunk in first)
-        messages = {"messages": chat()["messages"]}
-        for path, given, head in (
-            (RESPONSES, {"input": "a"}, "event: response.failed\n"),
-            ("/v1/messages", messages, 'event: error\ndata: {"error":{"type":"api_error"'),
-            ("/api/chat", messages, '{"error":"'),
-        ):
+        heads = {
+            RESPONSES: "event: response.failed\n", MESSAGES_ROUTE: 'event: error\ndata: {"error":{"type":"api_error"',
+            OLLAMA: '{"error":"',
+        }  # fmt: skip
+        for path, head in heads.items():
             target.fails_at = target.calls + 3
-            response = client.post(path, json={**given, "ignore_eos": True, "seed": 1, "stream": True})
+            response = client.post(path, json={**request(path, seed=1), "ignore_eos": True, "stream": True})
             *_, end = re.split(r"\n\n|\n(?={)", response.text.strip())
             assert (response.status_code, end.startswith(head)) == (200, True)
             assert path != RESPONSES or EVENTS.validate_json(end.partition("data: ")[2], strict=True)
@@ -126,9 +125,7 @@ def test_a_silent_stream_gets_events_of_its_interface(served, target, monkeypatc
     target.open.clear()
     with serving(make_service(served)) as client:
         threading.Timer(0.3, target.open.set).start()
-        named = {COMPLETIONS: "prompt", "/v1/responses": "input"}
-        prompt = {named[path]: "a"} if path in named else {"messages": [{"role": "user", "content": "a"}]}
-        text = client.post(path, json={**prompt, "stream": True}).text
+        text = client.post(path, json={**request(path), "stream": True}).text
     assert text.count(sign) > 3
     if path == COMPLETIONS:
         shapes.check_completion_chunks(chunks(text))

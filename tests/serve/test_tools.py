@@ -24,7 +24,7 @@ from draftwood.serve.openai.tools import Function, grammar_of_calls
 from tests.serve import shapes
 from tests.serve.client import CHAT, MESSAGES, answer, chat, refused, streamed
 from tests.serve.conftest import DRAWS, loaded, make_service, serving
-from tests.serve.interfaces import MESSAGES_ROUTE, OLLAMA, RESPONSES, Said, assembled, events_of, said
+from tests.serve.interfaces import MESSAGES_ROUTE, OLLAMA, RESPONSES, Said, assembled, events_of, request, said
 from tests.tiny_chat import CALLS, TEMPLATE, chat_tokenizer, save_chat
 
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
@@ -453,19 +453,9 @@ def test_arguments_in_tags_have_the_types_of_the_schema():
     assert QWEN.arguments_of("\n", schema) == {}
 
 
-def both(client, path, *, size=800, stop=(), **fields):
+def both(client, path, *, size=800, stop=None, **fields):
     """An answer with tools: whole, and as its stream makes it."""
-    flat = [{"type": "function", **tool["function"]} for tool in TOOLS]
-    schemas = [{"name": one["name"], "input_schema": one.get("parameters", {"type": "object"})} for one in flat]
-    body = (
-        fields
-        | {
-            CHAT: {"messages": MESSAGES, "tools": TOOLS, "max_tokens": size, "stop": stop},
-            RESPONSES: {"input": "the fox ran", "tools": flat, "max_output_tokens": size, "stop": stop},
-            MESSAGES_ROUTE: {"messages": MESSAGES, "tools": schemas, "max_tokens": size, "stop_sequences": stop},
-            OLLAMA: {"messages": MESSAGES, "tools": TOOLS, "options": {"num_predict": size, "stop": stop}},
-        }[path]
-    )
+    body = request(path, size=size, stop=stop, tools=TOOLS) | fields
     whole = answer(client, {**body, "stream": False}, path=path)
     return whole.get("choices", [whole])[0], assembled(events_of(client, path, body))
 
@@ -874,8 +864,10 @@ def test_the_end_of_a_call_may_end_the_text_and_that_of_a_thought_does_not(tmp_p
         assert reply(client, script, CHANNEL + "<|channel|>final<|message|>the fox")["message"]["content"] == "the fox"
         assert calls_of(reply(client, script, harmony("get_time", "{}") + "<|call|>")) == [("get_time", "{}")]
         for text in (harmony("get_weather", CITY), "<|channel|>final<|message|>the fox ran to the hen"):
+            script.text = text
             for budget in range(1, 12):  # nothing thinks, so nothing is closed
-                found = reply(client, script, text, thinking_token_budget=budget)
+                body = chat(tools=TOOLS, max_tokens=800, thinking_token_budget=budget)
+                found = answer(client, body)["choices"][0]
                 assert calls_of(found) or found["message"]["content"] == "the fox ran to the hen", budget
         message = reply(client, script, CHANNEL[:30] + "a" * 30, thinking_token_budget=2)["message"]
         assert (message["reasoning_content"], set(message["content"])) == ("aa", {"a"})

@@ -13,6 +13,7 @@ from draftwood.trace.figures import draw_round
 from draftwood.trace.page.pieces import shown
 from draftwood.trace.page.write import page, write_page
 from tests.browser import serious
+from tests.serve.conftest import press
 from tests.trace.runs import story
 from tests.trace.test_figures import HOSTILE, TOLERANT, overlapping
 
@@ -36,12 +37,6 @@ def opened(browser, file):
     browser.open(file)
     browser.wait(READY)
     return browser
-
-
-def press(browser, *keys):
-    from selenium.webdriver.common.action_chains import ActionChains
-
-    ActionChains(browser.driver).send_keys(*keys).perform()
 
 
 def shown_rounds(browser):
