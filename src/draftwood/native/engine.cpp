@@ -11,12 +11,6 @@ namespace {
 // A matrix in the model's format.
 Matrix plain(const void* from) { return {from, -1, 0, 0}; }
 
-// Where an output of an interleaved head lies: llama.cpp rotates neighbours, this engine numbers half a head apart.
-size_t interleaved(size_t output, int head_dim) {
-    const int half = head_dim / 2;
-    return output / (2 * half) * 2 * half + output % half * 2 + output / half % 2;
-}
-
 // Numbers from one on, or null.
 const float* from_on(const float* numbers, size_t first) { return numbers ? numbers + first : nullptr; }
 }  // namespace
@@ -25,7 +19,7 @@ Engine::Engine(const Facts& facts, const int* taps, const Matrix& embedding, con
     : packer_(facts.bfloat16, threads), taps_(taps, taps + facts.taps) {
     take_facts(facts);
     model_.norm = packer_.copy(norm, facts.width);
-    if (head.data) model_.head = pack_rows(head, facts.vocab, columns_in_parts(facts.width));
+    if (head.data) model_.head = pack_rows(head, facts.vocab, {facts.width});
     model_.embedding = take_table(embedding, facts.width);
 }
 
@@ -92,47 +86,9 @@ Table Engine::take_table(const Matrix& table, int numbers) {
     return {to, nullptr};
 }
 
-// Outputs of all segments, and their biases if there are any. Those of the first two segments may take turns, panel by panel.
-Linear Engine::pack_segments(const std::vector<Segment>& segments, const Columns& columns, bool take_turns) {
-    int outputs = 0;
-    bool biased = false;
-    Matrices matrices;
-    for (const Segment& one : segments) {
-        outputs += one.parts * one.padded, biased |= one.bias != nullptr;
-        matrices.push_back(one.matrix);
-    }
-    const int turns = take_turns ? segments[0].padded : 0;
-    auto find = [&](int output, int& row) -> const Segment* {  // null of padding
-        if (output < 2 * turns) output = output / STRIP * LANES + output % LANES + (output % STRIP < LANES ? 0 : turns);
-        for (const Segment& one : segments) {
-            const int part = output / one.padded, number = output % one.padded;
-            output -= one.parts * one.padded;
-            if (output >= 0) continue;
-            row = part * one.stride + number;
-            return number < one.size ? &one : nullptr;
-        }
-        return nullptr;
-    };
-    outputs = padded_to(outputs, STRIP);
-    Linear packed = packer_.pack(outputs, columns, matrices, [&](int output) {
-        int number;
-        const Segment* one = find(output, number);
-        if (!one || !one->matrix->data) return MatrixRow{};
-        const size_t from = one->first + (size_t)number * one->step;
-        return MatrixRow{one->matrix, one->matrix->flags & INTERLEAVED ? interleaved(from, one->size) : from};  // biases are in order
-    });
-    if (biased)
-        packed.bias = packer_.fill(outputs, [&](int output) {
-            int number;
-            const Segment* one = find(output, number);
-            return one && one->bias ? one->bias[number] : 0.f;
-        });
-    return packed;
-}
-
 // Successive rows of a matrix.
 Linear Engine::pack_rows(const Matrix& from, int rows, const Columns& columns, const float* bias, size_t first) {
-    return pack_segments({{&from, bias, first, 1, rows, rows}}, columns);
+    return packer_.pack({{&from, bias, first, 1, rows, rows}}, columns);
 }
 
 // Heads are padded one by one: an output or input of all heads is one of a head, or none.
@@ -140,14 +96,14 @@ void Engine::pack_attention(const LayerSource& from, Layer& to) {
     const Facts& facts = model_.facts;
     const int dim = to.dim, size = to.head_dim, heads = facts.heads;
     const int inputs = from.hidden_norm ? 2 : 1, stride = facts.gated ? 2 * size : size;
-    std::vector<Segment> segments{{&from.query, from.query_bias, 0, heads, size, dim, stride}};
+    Segments segments{{&from.query, from.query_bias, 0, heads, size, dim, stride}};
     if (!to.borrows) {
         segments.push_back({&from.key, from.key_bias, 0, to.kv_heads, size, dim, size});
         segments.push_back({&from.value, from.value_bias, 0, to.kv_heads, size, dim, size});
     }
     if (facts.gated) segments.push_back({&from.query, from_on(from.query_bias, size), (size_t)size, heads, size, dim, stride});
-    to.qkv = pack_segments(segments, columns_in_parts(facts.width, inputs));
-    to.out = pack_rows(from.out, facts.width, columns_in_parts(size, heads), from.out_bias);
+    to.qkv = packer_.pack(segments, {facts.width, inputs});
+    to.out = pack_rows(from.out, facts.width, {size, heads}, from.out_bias);
 }
 
 void Engine::pack_feed_forward(const LayerSource& from, Layer& to) {
@@ -155,9 +111,9 @@ void Engine::pack_feed_forward(const LayerSource& from, Layer& to) {
     model_.padded_inner = std::max(model_.padded_inner, padded);
     if (from.router.data) pack_experts(from, to);
     if (from.router.data && !from.gate.data) return;
-    const std::vector<Segment> gate_up{{&from.gate, from.gate_bias, 0, 1, inner, padded}, {&from.up, from.up_bias, 0, 1, inner, padded}};
-    to.gate_up = pack_segments(gate_up, columns_in_parts(width), true);
-    to.down = pack_rows(from.down, width, columns_in_parts(inner), from.down_bias);
+    const Segments gate_up{{&from.gate, from.gate_bias, 0, 1, inner, padded}, {&from.up, from.up_bias, 0, 1, inner, padded}};
+    to.gate_up = packer_.pack(gate_up, {width}, true);
+    to.down = pack_rows(from.down, width, {inner}, from.down_bias);
 }
 
 // The router's last output is the gate of the expert that all tokens have, if there is one; without weights it is open.
@@ -166,10 +122,10 @@ void Engine::pack_experts(const LayerSource& from, Layer& to) {
     Matrix router = from.router, shared = from.shared_gate;
     router.flags = shared.flags = 0;  // its codes are expanded
     const float *bias = facts.sigmoid_routing ? nullptr : from.router_bias, open = 1e9f;  // whose sigmoid is 1
-    std::vector<Segment> rows{{&router, bias, 0, 1, facts.experts, facts.experts}};
+    Segments rows{{&router, bias, 0, 1, facts.experts, facts.experts}};
     if (from.gate.data) rows.push_back({&shared, shared.data ? nullptr : &open, 0, 1, 1, 1});
-    const Columns columns = columns_in_parts(facts.width);
-    to.router = pack_segments(rows, columns);
+    const Columns columns{facts.width};
+    to.router = packer_.pack(rows, columns);
     if (facts.sigmoid_routing) to.choice_bias = packer_.copy(from.router_bias, facts.experts);
     Linear *gate_up = (Linear*)packer_.reserve(2 * facts.experts * sizeof(Linear)), *down = gate_up + facts.experts;
     to.experts_up = gate_up, to.experts_down = down;
@@ -180,16 +136,16 @@ void Engine::pack_experts(const LayerSource& from, Layer& to) {
         auto rows_of = [&](const Matrix& matrix, const float* biases, size_t first) {
             return Segment{&matrix, from_on(biases, e * inner), first, 1, inner, padded_to(inner, STRIP), 0, turns ? 2 : 1};
         };
-        gate_up[e] = pack_segments({rows_of(from.experts_gate, from.experts_gate_bias, gates),
+        gate_up[e] = packer_.pack({rows_of(from.experts_gate, from.experts_gate_bias, gates),
                                     rows_of(joined ? from.experts_gate : from.experts_up, from.experts_up_bias, ups)}, columns, true);
-        down[e] = pack_rows(from.experts_down, width, columns_in_parts(inner), from_on(from.experts_down_bias, e * width), e * width);
+        down[e] = pack_rows(from.experts_down, width, {inner}, from_on(from.experts_down_bias, e * width), e * width);
     }
 }
 
 void Engine::pack_layer_input(const LayerSource& from, Layer& to) {
     const int size = model_.facts.layer_inputs, width = model_.facts.width;
-    to.input_gate = pack_rows(from.input_gate, size, columns_in_parts(width));
-    to.input_projection = pack_rows(from.input_projection, width, columns_in_parts(size));
+    to.input_gate = pack_rows(from.input_gate, size, {width});
+    to.input_projection = pack_rows(from.input_projection, width, {size});
 }
 
 void Engine::layer_inputs(const Matrix& table, const Matrix& projection, const float* norm, float scale) {
@@ -197,29 +153,21 @@ void Engine::layer_inputs(const Matrix& table, const Matrix& projection, const f
     const int size = facts.layer_inputs;
     model_.layer_embedding = take_table(table, facts.layers * size), model_.layer_scale = scale;
     const Segment rows{&projection, nullptr, 0, facts.layers, size, padded_to(size, STRIP), size};
-    model_.layer_projection = pack_segments({rows}, columns_in_parts(facts.width));
+    model_.layer_projection = packer_.pack({rows}, {facts.width});
     model_.layer_norm = packer_.copy(norm, size);
 }
 
 void Engine::pack_norms(const LayerSource& from, Layer& to) {
     const Facts& facts = model_.facts;
-    const int dim = to.dim;
     for (const float** norm : {&to.norm, &to.ffn_norm, &to.out_norm, &to.down_norm, &to.hidden_norm, &to.input_norm, &to.dense_norm,
                                &to.mixture_norm, &to.experts_norm, &to.router_norm})
         *norm = packer_.copy(*norm, facts.width);
     to.sinks = packer_.copy(to.sinks, facts.heads);
     to.scalar = packer_.copy(to.scalar, 1);
     to.expert_scales = packer_.copy(to.expert_scales, facts.experts);
-    auto head_norm = [&](const float* norm, int heads) -> float* {
-        if (!norm) return nullptr;
-        return packer_.fill((facts.joint_norms ? heads : 1) * dim, [&](int i) {
-            const int at = place_in_parts(i, to.head_dim, dim);
-            return at < 0 ? 0.f : norm[at];
-        });
-    };
-    to.query_norm = head_norm(from.query_norm, facts.heads);
-    to.key_norm = head_norm(from.key_norm, to.kv_heads);
-    if (facts.norm_values) to.value_norm = packer_.fill(dim, [&](int i) { return i < to.head_dim ? 1.f : 0.f; });
+    to.query_norm = packer_.copy(from.query_norm, to.head_dim, facts.joint_norms ? facts.heads : 1);
+    to.key_norm = packer_.copy(from.key_norm, to.head_dim, facts.joint_norms ? to.kv_heads : 1);
+    if (facts.norm_values) to.value_norm = packer_.fill(to.dim, [&](int i) { return i < to.head_dim ? 1.f : 0.f; });
 }
 
 void Engine::drafter(const DrafterSource& source) {
@@ -228,11 +176,11 @@ void Engine::drafter(const DrafterSource& source) {
     if (source.embeds && source.source_width != m.facts.width) throw std::invalid_argument("embeddings of another width");
     const int numbers = source.sources * source.source_width;
     (DrafterFacts&)m = source;
-    m.features = pack_rows(plain(source.features), m.facts.width, columns_in_parts(numbers));
+    m.features = pack_rows(plain(source.features), m.facts.width, {numbers});
     m.source_norm = packer_.copy(source.source_norm, numbers);
     m.feature_norm = packer_.copy(source.feature_norm, m.facts.width);
     m.markov_embedding = source.markov_in;
-    if (source.rank) m.markov = pack_rows(plain(source.markov_out), m.facts.vocab, columns_in_parts(source.rank));
+    if (source.rank) m.markov = pack_rows(plain(source.markov_out), m.facts.vocab, {source.rank});
 }
 
 void Engine::share_head(const std::shared_ptr<Engine>& lender) {

@@ -37,14 +37,6 @@ struct DrafterSource : DrafterFacts {
     const void *markov_in, *markov_out;
 };
 
-// Outputs of a matrix: parts of ``size`` rows, each ``stride`` rows behind the one before, and padded; every ``step``th row.
-struct Segment {
-    const Matrix* matrix;  // without data: of zeros
-    const float* bias;     // from the first row on, without a step; or null
-    size_t first;
-    int parts, size, padded, stride = 0, step = 1;
-};
-
 // A model whose weights are packed in the order in which they are read.
 class Engine {
   public:
@@ -80,7 +72,6 @@ class Engine {
     void pack_attention(const LayerSource& from, Layer& to);
     void pack_state(const LayerSource& from, Layer& to);
     void pack_short_convolution(const LayerSource& from, Layer& to);
-    Linear pack_segments(const std::vector<Segment>& segments, const Columns& columns, bool take_turns = false);
     Linear pack_rows(const Matrix& from, int rows, const Columns& columns, const float* bias = nullptr, size_t first = 0);
     void pack_feed_forward(const LayerSource& from, Layer& to);
     void pack_experts(const LayerSource& from, Layer& to);

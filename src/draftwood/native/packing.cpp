@@ -49,15 +49,55 @@ void let_go(const Matrix& matrix) {
 #endif
 }
 
+// The matrix of an output; null of padding, and of zeros.
+const Matrix* matrix_of(const Output& output) {
+    return output.segment && output.segment->matrix->data ? output.segment->matrix : nullptr;
+}
+
+// Its row there. llama.cpp rotates neighbours, this engine numbers half a head apart.
+size_t row_of(const Output& output) {
+    const Segment& from = *output.segment;
+    const size_t row = from.first + (size_t)output.number * from.step, half = from.size / 2;
+    return from.matrix->flags & INTERLEAVED ? row / (2 * half) * 2 * half + row % half * 2 + row / half % 2 : row;
+}
+
 bool stays_code(const Matrix& matrix) { return code_kind(matrix.kind) && matrix.flags & CODED; }
+
+// Whether codes stay codes: some do, and no strip has rows of numbers too.
+bool stay_codes(const Outputs& outputs) {
+    bool some = false;
+    for (size_t s = 0; s < outputs.size(); s += STRIP) {
+        bool codes = false, numbers = false;
+        for (size_t output = s; output < s + STRIP; output++)
+            if (const Matrix* from = matrix_of(outputs[output])) (stays_code(*from) ? codes : numbers) = true;
+        if (codes && numbers) return false;
+        some |= codes;
+    }
+    return some;
+}
 
 // A row becomes an output of a strip.
 template <class W>
 void pack_row(W* strip, int output, const Columns& columns, int step, const W* row) {
-    for (size_t k = 0; k < columns.size(); k++)
-        strip[(k / step * STRIP + output) * step + k % step] = columns[k] < 0 ? W(0) : row[columns[k]];
+    for (int part = 0, k = 0; part < columns.parts; part++, k = part * columns.padded())
+        for (int i = 0; i < columns.numbers; i++, k++) strip[(k / step * STRIP + output) * step + k % step] = *row++;
 }
 }  // namespace
+
+Outputs outputs_of(const Segments& segments, bool take_turns) {
+    int all = 0, first = 0;
+    for (const Segment& one : segments) all += one.parts * one.padded;
+    const int turns = take_turns ? segments[0].padded : 0;
+    Outputs outputs(padded_to(all, STRIP));
+    for (const Segment& one : segments)
+        for (int part = 0; part < one.parts; part++, first += one.padded)
+            for (int i = 0; i < one.size; i++) {
+                int at = first + i;
+                if (at < 2 * turns) at = at % turns / LANES * STRIP + at / turns * LANES + at % LANES;
+                outputs[at] = {&one, part * one.stride + i};
+            }
+    return outputs;
+}
 
 void in_parallel(int threads, int count, const std::function<void(int)>& one) {
     std::vector<std::thread> others;
@@ -72,13 +112,6 @@ void in_parallel(int threads, int count, const std::function<void(int)>& one) {
     part(0);
     for (int t = started; t < threads; t++) part(t);
     for (auto& thread : others) thread.join();
-}
-
-Columns columns_in_parts(int numbers, int parts) {
-    const int padded = padded_to(numbers, STRIP);
-    Columns columns(parts * padded);
-    for (int k = 0; k < parts * padded; k++) columns[k] = place_in_parts(k, numbers, padded);
-    return columns;
 }
 
 void expand(const Matrix& matrix, size_t rows, int columns, bool bfloat16, void* to) {
@@ -101,86 +134,85 @@ void* Packer::reserve(size_t bytes) {
     return start;
 }
 
-Linear Packer::pack(int outputs, const Columns& columns, const Matrices& parts, const RowOf& row) {
-    const int inputs = columns.size(), strips = outputs / STRIP;
-    const int count = std::count_if(columns.begin(), columns.end(), [](int column) { return column >= 0; });
-    if (bfloat16_ && count == inputs && stay_codes(outputs, row)) return pack_codes(outputs, columns, parts, row);
-    const size_t strip_bytes = (size_t)STRIP * inputs * (bfloat16_ ? 2 : 4);
-    char* packed = (char*)reserve(strip_bytes * strips);
-    in_pieces(strips, parts, [&](int s) { pack_strip(s, columns, count, row, packed + s * strip_bytes); });
-    weights.emplace_back(packed, strip_bytes * strips);
-    return {outputs, inputs, packed, nullptr, nullptr};
+Linear Packer::pack(const Segments& segments, const Columns& columns, bool take_turns) {
+    const Outputs outputs = outputs_of(segments, take_turns);
+    const int inputs = columns.inputs(), count = outputs.size();
+    Linear packed{};
+    if (bfloat16_ && columns.all() == inputs && stay_codes(outputs)) {
+        packed = pack_codes(segments, outputs, inputs);
+    } else {
+        const size_t strip_bytes = (size_t)STRIP * inputs * (bfloat16_ ? 2 : 4), bytes = strip_bytes * (count / STRIP);
+        char* to = (char*)reserve(bytes);
+        in_pieces(count / STRIP, segments, [&](int s) { pack_strip(&outputs[s * STRIP], columns, to + s * strip_bytes); });
+        weights.emplace_back(to, bytes);
+        packed = {count, inputs, to, nullptr, nullptr};
+    }
+    const auto has_bias = [](const Segment& one) { return one.bias != nullptr; };
+    if (std::any_of(segments.begin(), segments.end(), has_bias))
+        packed.bias = fill(count, [&](int i) {
+            const Segment* from = outputs[i].segment;
+            return from && from->bias ? from->bias[outputs[i].number] : 0.f;
+        });
+    return packed;
 }
 
 // A strip of numbers.
-void Packer::pack_strip(int s, const Columns& columns, int count, const RowOf& row, char* to) const {
+void Packer::pack_strip(const Output* outputs, const Columns& columns, char* to) const {
     const size_t bytes = bfloat16_ ? 2 : 4;
-    memset(to, 0, STRIP * columns.size() * bytes);
+    memset(to, 0, STRIP * columns.inputs() * bytes);
     std::vector<float> room;
     for (int output = 0; output < STRIP; output++) {
-        const MatrixRow from = row(s * STRIP + output);
-        if (!from.matrix) continue;
-        const void* all = numbers(*from.matrix, from.row, count, bytes, room);
+        const Matrix* from = matrix_of(outputs[output]);
+        if (!from) continue;
+        const void* all = numbers(*from, row_of(outputs[output]), columns.all(), bytes, room);
         if (bfloat16_) pack_row((uint16_t*)to, output, columns, 2, (const uint16_t*)all);
         else pack_row((float*)to, output, columns, 1, (const float*)all);
     }
 }
 
-// Whether codes stay codes: some do, and no strip has rows of numbers too.
-bool Packer::stay_codes(int outputs, const RowOf& row) {
-    bool some = false;
-    for (int s = 0; s < outputs; s += STRIP) {
-        bool codes = false, numbers = false;
-        for (int output = s; output < s + STRIP; output++)
-            if (const Matrix* from = row(output).matrix) (stays_code(*from) ? codes : numbers) = true;
-        if (codes && numbers) return false;
-        some |= codes;
-    }
-    return some;
-}
-
 // The outputs of a panel are rows of one matrix. A panel of padding has the format of its strip's other one; a strip of numbers
 // lies in its first panel.
-Linear Packer::pack_codes(int outputs, const Columns& columns, const Matrices& parts, const RowOf& row) {
-    const int count = outputs / PANEL, inputs = columns.size();
+Linear Packer::pack_codes(const Segments& segments, const Outputs& outputs, int inputs) {
+    const int count = outputs.size() / PANEL;
     std::vector<const CodeKind*> kinds(count);  // null: of a strip of numbers
     std::vector<size_t> starts(count + 1);
     for (int p = 0; p < count; p++) {
-        const Matrix *own = row(p * PANEL).matrix, *other = row((p ^ 1) * PANEL).matrix, *from = own ? own : other;
+        const Matrix *own = matrix_of(outputs[p * PANEL]), *from = own ? own : matrix_of(outputs[(p ^ 1) * PANEL]);
         kinds[p] = from && stays_code(*from) ? code_kind(from->kind) : nullptr;
         starts[p + 1] = starts[p] + (kinds[p] ? kinds[p]->format.panel_bytes(inputs) : (size_t)PANEL * inputs * 2);
     }
     uint8_t* codes = (uint8_t*)reserve(starts[count]);
     Panel* panels = (Panel*)reserve(count * sizeof(Panel));
-    in_pieces(count, parts, [&](int p) {
+    in_pieces(count, segments, [&](int p) {
         panels[p] = {codes + starts[p], kinds[p] ? &kinds[p]->format : nullptr};
         if (!kinds[p]) {
-            if (p % 2 == 0) pack_strip(p / 2, columns, inputs, row, (char*)codes + starts[p]);
+            if (p % 2 == 0) pack_strip(&outputs[p * PANEL], {inputs}, (char*)codes + starts[p]);
             return;
         }
         const uint8_t* rows[PANEL];
-        for (int output = 0; output < PANEL; output++) {
-            const MatrixRow from = row(p * PANEL + output);
+        for (int i = 0; i < PANEL; i++) {
+            const Matrix* from = matrix_of(outputs[p * PANEL + i]);
             const size_t row_bytes = (size_t)inputs / kinds[p]->block * kinds[p]->bytes;
-            rows[output] = from.matrix ? (const uint8_t*)from.matrix->data + from.row * row_bytes : nullptr;
+            rows[i] = from ? (const uint8_t*)from->data + row_of(outputs[p * PANEL + i]) * row_bytes : nullptr;
         }
         pack_panel(*kinds[p], rows, inputs, codes + starts[p]);
     });
     weights.emplace_back((const char*)codes, starts[count]);
-    return {outputs, inputs, codes, nullptr, panels};
+    return {(int)outputs.size(), inputs, codes, nullptr, panels};
 }
 
-// ``one(i)`` for 0 .. count - 1 on all threads; the pages of the parts leave the process piece by piece.
-void Packer::in_pieces(int count, const Matrices& parts, const std::function<void(int)>& one) const {
+// ``one(i)`` for 0 .. count - 1 on all threads; the pages of the matrices leave the process piece by piece.
+void Packer::in_pieces(int count, const Segments& segments, const std::function<void(int)>& one) const {
     for (int i = 0; i < count; i += PIECE) {
         in_parallel(threads_, std::min(count - i, PIECE), [&](int j) { one(i + j); });
-        for (const Matrix* part : parts) let_go(*part);
+        for (const Segment& from : segments) let_go(*from.matrix);
     }
 }
 
-float* Packer::copy(const float* from, int size) {
+float* Packer::copy(const float* from, int numbers, int parts) {
     if (!from) return nullptr;
-    return fill(padded_to(size, STRIP), [&](int i) { return i < size ? from[i] : 0.f; });
+    const int padded = padded_to(numbers, STRIP);
+    return fill(parts * padded, [&](int i) { return i % padded < numbers ? from[i / padded * numbers + i % padded] : 0.f; });
 }
 
 float* Packer::fill(int size, const std::function<float(int)>& number) {

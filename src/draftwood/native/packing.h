@@ -23,44 +23,52 @@ enum MatrixFlags {
 // Rows of a matrix as numbers, [row][column]: bfloat16, or else float32.
 void expand(const Matrix& matrix, size_t rows, int columns, bool bfloat16, void* to);
 
-// A row of a matrix; of null for an output that is padding.
-struct MatrixRow {
-    const Matrix* matrix;
-    size_t row;
+// Outputs of a matrix: parts of ``size`` rows, each ``stride`` rows behind the one before, and padded; every ``step``th row.
+struct Segment {
+    const Matrix* matrix;  // without data: of zeros
+    const float* bias;     // from the first row on, without a step; or null
+    size_t first;
+    int parts, size, padded, stride = 0, step = 1;
 };
-typedef std::function<MatrixRow(int output)> RowOf;
+typedef std::vector<Segment> Segments;
 
-// The place of an input in parts of ``numbers``, each padded at its end; -1 of padding.
-inline int place_in_parts(int input, int numbers, int padded) {
-    return input % padded < numbers ? input / padded * numbers + input % padded : -1;
-}
+// Where an output comes from: ``number`` is that of its bias in the segment. Padding has none.
+struct Output {
+    const Segment* segment = nullptr;
+    int number = 0;
+};
+typedef std::vector<Output> Outputs;
+// All outputs of these segments, whose lifetime they share. Those of the first two may take turns, panel by panel.
+Outputs outputs_of(const Segments& segments, bool take_turns = false);
 
 inline int padded_to(int number, int unit) { return (number + unit - 1) / unit * unit; }
 
-// The column of each input of a matrix, or -1 of padding: parts of ``numbers`` are padded to whole strips.
-typedef std::vector<int> Columns;
-Columns columns_in_parts(int numbers, int parts = 1);
+// Inputs of a matrix: parts of ``numbers`` columns, each padded to whole strips.
+struct Columns {
+    int numbers, parts = 1;
 
-typedef std::vector<const Matrix*> Matrices;
+    int padded() const { return padded_to(numbers, STRIP); }
+    int inputs() const { return parts * padded(); }
+    int all() const { return parts * numbers; }
+};
 
 // The memory of a model, and what packs its weights into it.
 class Packer {
   public:
     // Numbers are bfloat16, or else float32; ``threads`` pack.
     Packer(bool bfloat16, int threads) : bfloat16_(bfloat16), threads_(threads) {}
-    // A matrix whose outputs are rows of ``parts``.
-    Linear pack(int outputs, const Columns& columns, const Matrices& parts, const RowOf& row);
-    float* copy(const float* from, int size);  // padded to whole strips; null of null
+    // A matrix whose outputs are rows of segments, and their biases if there are any; they may take turns as in ``outputs_of``.
+    Linear pack(const Segments& segments, const Columns& columns, bool take_turns = false);
+    float* copy(const float* from, int numbers, int parts = 1);  // each part padded to whole strips; null of null
     float* fill(int size, const std::function<float(int)>& number);
     void* reserve(size_t bytes);
 
     std::vector<std::pair<const char*, size_t>> weights;  // where all matrices lie, and their bytes
 
   private:
-    static bool stay_codes(int outputs, const RowOf& row);
-    Linear pack_codes(int outputs, const Columns& columns, const Matrices& parts, const RowOf& row);
-    void pack_strip(int s, const Columns& columns, int count, const RowOf& row, char* to) const;
-    void in_pieces(int count, const Matrices& parts, const std::function<void(int)>& one) const;
+    Linear pack_codes(const Segments& segments, const Outputs& outputs, int inputs);
+    void pack_strip(const Output* outputs, const Columns& columns, char* to) const;
+    void in_pieces(int count, const Segments& segments, const std::function<void(int)>& one) const;
 
     bool bfloat16_;
     int threads_;

@@ -42,22 +42,18 @@ void Engine::pack_state(const LayerSource& from, Layer& to) {
     auto of_values = [&](const Matrix* matrix, size_t row) {
         return Segment{matrix, nullptr, row, f.value_heads, f.value_size, value, f.value_size};
     };
-    const std::vector<Segment> channels = mamba ? std::vector<Segment>{of_keys(2 * values + keys), of_keys(2 * values), of_values(mixed, values)}
-                                                : std::vector<Segment>{of_keys(0), of_keys(keys), of_values(mixed, 2 * keys)};
-    std::vector<Segment> all = channels;
+    const Segments channels = mamba ? Segments{of_keys(2 * values + keys), of_keys(2 * values), of_values(mixed, values)}
+                                  : Segments{of_keys(0), of_keys(keys), of_values(mixed, 2 * keys)};
+    Segments all = channels;
     all.push_back(of_values(gate, 0));
     auto of_heads = [&](const Matrix* matrix, size_t row) { all.push_back({matrix, nullptr, row, 1, f.value_heads, heads}); };
     if (mamba) of_heads(mixed, 2 * values + 2 * keys);
     else of_heads(&from.share, 0), of_heads(&from.decay, 0);
-    to.qkv = pack_segments(all, columns_in_parts(f.width));
-    to.out = pack_rows(from.out, f.width, columns_in_parts(f.value_size, f.value_heads));
-    auto channel_of = [&](int channel) {  // as the convolution numbers it; below 0 for padding
-        for (const Segment& one : channels) {
-            const int at = channel < one.parts * one.padded ? place_in_parts(channel, one.size, one.padded) : -1;
-            if (channel < one.parts * one.padded) return at < 0 ? -1 : (int)one.first - first + at;
-            channel -= one.parts * one.padded;
-        }
-        return -1;
+    to.qkv = packer_.pack(all, {f.width});
+    to.out = pack_rows(from.out, f.width, {f.value_size, f.value_heads});
+    const Outputs outputs = outputs_of(channels);
+    auto channel_of = [&](int i) {  // as the convolution numbers it; below 0 for padding
+        return outputs[i].segment ? (int)outputs[i].segment->first - first + outputs[i].number : -1;
     };
     to.convolution = packer_.fill(taps * model_.channels, [&](int i) {
         const int channel = channel_of(i % model_.channels);
@@ -69,18 +65,15 @@ void Engine::pack_state(const LayerSource& from, Layer& to) {
     to.decay = packer_.copy(from.decay_rate, f.value_heads);
     to.decay_bias = packer_.copy(from.decay_bias, f.value_heads);
     to.skip = packer_.copy(from.skip, f.value_heads);
-    to.state_norm = packer_.fill((mamba ? f.value_heads : 1) * value, [&](int i) {
-        const int at = place_in_parts(i, f.value_size, value);
-        return at < 0 ? 0.f : from.state_norm[at];
-    });
+    to.state_norm = packer_.copy(from.state_norm, f.value_size, mamba ? f.value_heads : 1);
 }
 
 // Inputs of the convolution and what they are multiplied by take turns, panel by panel; factors of the outputs follow.
 void Engine::pack_short_convolution(const LayerSource& from, Layer& to) {
     const int width = model_.facts.width, size = model_.channels, taps = model_.facts.taps_of_convolution;
     auto part = [&](size_t number) { return Segment{&from.mixed, nullptr, number * width, 1, width, size}; };
-    to.qkv = pack_segments({part(0), part(2), part(1)}, columns_in_parts(width), true);
-    to.out = pack_rows(from.out, width, columns_in_parts(width));
+    to.qkv = packer_.pack({part(0), part(2), part(1)}, {width}, true);
+    to.out = pack_rows(from.out, width, {width});
     to.convolution = packer_.fill(taps * size, [&](int i) {
         return i % size < width ? from.convolution[i % size * taps + i / size] : 0.f;
     });
