@@ -14,6 +14,8 @@ struct Candidate {
 
 typedef std::vector<Candidate> Candidates;
 
+const int64_t UNREACHED = INT64_MIN;  // the choice at a node whose path does not match
+
 bool comes_before(const Candidate& a, const Candidate& b) {
     return a.score > b.score || (a.score == b.score && a.token < b.token);
 }
@@ -212,36 +214,6 @@ void accept(const double* weights, long lines, long count, const float* values, 
         for (long i = 0; i < count; i++) chances[i] = i < possible ? chances[i] - all : -INFINITY;
     }
 }
-
-// The tree of one row, whose nodes are compared with the choices at their parents.
-struct Walker {
-    const float* scores;
-    long nodes, vocab;
-    const Cuts& cuts;
-    const int64_t *keys, *bases;
-    long bases_count;
-    const int64_t *tokens, *parents;
-    const uint8_t* valid;
-
-    // Appends the longest matching path below a node of this depth, and returns the choice at its end. Several children match where
-    // siblings were drawn independently.
-    int64_t walk(long node, long depth, std::vector<int64_t>& path) const {
-        float value;
-        int64_t choice;
-        const int64_t* key = keys ? keys + depth : nullptr;
-        best(scores + node * vocab, 1, 1, vocab, &cuts, key, bases, bases_count, nullptr, 1, &value, &choice, nullptr);
-        std::vector<int64_t> deepest;
-        int64_t last = choice;
-        for (long child = node + 1; child < nodes; child++) {
-            if (!valid[child] || parents[child] != node || tokens[child] != choice) continue;
-            std::vector<int64_t> own{child};
-            const int64_t end = walk(child, depth + 1, own);
-            if (own.size() > deepest.size()) deepest = own, last = end;
-        }
-        path.insert(path.end(), deepest.begin(), deepest.end());
-        return last;
-    }
-};
 }  // namespace
 
 int draftwood_best(const float* scores, long rows, long nodes, long vocab, const Cuts* cuts, const int64_t* keys,
@@ -257,14 +229,29 @@ int draftwood_best(const float* scores, long rows, long nodes, long vocab, const
 int draftwood_follow(const float* scores, long rows, long nodes, long vocab, const Cuts* cuts, const int64_t* keys, long depths,
                      const int64_t* bases, long bases_count, const int64_t* tokens, const int64_t* parents, const uint8_t* valid,
                      int64_t* paths, int64_t* next) try {
-    for (long row = 0; row < rows; row++) {
-        const long first = row * nodes;
-        const Walker walker{scores + first * vocab, nodes, vocab, cuts[row], keys ? keys + row * depths : nullptr, bases, bases_count,
-                            tokens + first, parents + first, valid + first};
-        std::vector<int64_t> path;
-        next[row] = walker.walk(0, 0, path);
-        path.resize(nodes);
-        std::copy(path.begin(), path.end(), paths + first);
+    std::vector<int64_t> choice(nodes), after(nodes);
+    std::vector<long> depth(nodes), below(nodes);
+    for (long row = 0; row < rows; row++, tokens += nodes, parents += nodes, valid += nodes, paths += nodes) {
+        const int64_t* noise = keys ? keys + row * depths : nullptr;
+        for (long node = 0; node < nodes; node++) {
+            const long parent = parents[node];
+            after[node] = below[node] = 0;
+            choice[node] = UNREACHED;
+            if (node && (!valid[node] || tokens[node] != choice[parent])) continue;
+            depth[node] = node ? depth[parent] + 1 : 0;
+            float value;
+            best(scores + (row * nodes + node) * vocab, 1, 1, vocab, cuts + row, noise ? noise + depth[node] : nullptr, bases,
+                 bases_count, nullptr, 1, &value, &choice[node], nullptr);
+        }
+        // Several children match where siblings were drawn independently: the first with the longest path below it is taken.
+        for (long node = nodes - 1; node > 0; node--) {
+            const long parent = parents[node];
+            if (choice[node] == UNREACHED || below[node] + 1 < below[parent]) continue;
+            below[parent] = below[node] + 1, after[parent] = node;
+        }
+        int64_t last = 0;
+        for (long i = 0; i < nodes; i++) paths[i] = after[last], last = after[last] ? after[last] : last;
+        next[row] = choice[last];
     }
     return 0;
 } catch (...) {
