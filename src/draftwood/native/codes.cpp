@@ -24,6 +24,9 @@ void nibbles(const uint8_t* from, int bytes, uint8_t* codes) {
     for (int i = 0; i < bytes; i++) codes[i + bytes] = from[i] >> 4;
 }
 
+// The two bits of number ``i`` of a block of 256, of which 32 lie together four times.
+int two_bits(const uint8_t* from, int i) { return from[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3; }
+
 void fifth_bits(const uint8_t* from, uint8_t* codes) {
     for (int i = 0; i < 32; i++) codes[i] |= (from[i / 8] >> i % 8 & 1) << 4;
 }
@@ -57,7 +60,7 @@ void mxfp4(const uint8_t* b, CodeBlock& to) {
 void q2_k(const uint8_t* b, CodeBlock& to) {
     to.scale = bits_at(b + 80), to.low = bits_at(b + 82) ^ SIGN;
     for (int j = 0; j < 16; j++) to.scales[j] = b[j] & 15, to.lows[j] = b[j] >> 4;
-    for (int i = 0; i < 256; i++) to.codes[i] = b[16 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
+    for (int i = 0; i < 256; i++) to.codes[i] = two_bits(b + 16, i);
 }
 
 void q3_k(const uint8_t* b, CodeBlock& to) {
@@ -67,7 +70,7 @@ void q3_k(const uint8_t* b, CodeBlock& to) {
         const int lower = j < 8 ? scales[j] & 15 : scales[j - 8] >> 4, upper = scales[8 + j % 4] >> j / 4 * 2 & 3;
         to.scales[j] = (lower | upper << 4) - 32;
     }
-    for (int i = 0; i < 256; i++) to.codes[i] = (low[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3) | (high[i % 32] >> i / 32 & 1) << 2;
+    for (int i = 0; i < 256; i++) to.codes[i] = two_bits(low, i) | (high[i % 32] >> i / 32 & 1) << 2;
 }
 
 // Scales and least numbers of 8 parts of 32: 6 bits each, in 12 bytes.
@@ -95,7 +98,7 @@ void q6_k(const uint8_t* b, CodeBlock& to) {
     to.scale = bits_at(b + 208), to.low = 0;
     memcpy(to.scales, b + 192, 16);
     for (int i = 0; i < 2; i++) nibbles(b + 64 * i, 64, to.codes + 128 * i);
-    for (int i = 0; i < 256; i++) to.codes[i] |= (b[128 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3) << 4;
+    for (int i = 0; i < 256; i++) to.codes[i] |= two_bits(b + 128, i) << 4;
 }
 
 void iq4_xs(const uint8_t* b, CodeBlock& to) {

@@ -22,6 +22,14 @@ DRAFTWOOD_ISAS
 #undef ISA
 
 namespace {
+struct Isa {
+    const char* name;
+    const Kernels* kernels[3];  // of the formats
+};
+#define ISA(name) {#name, {&kernels_##name##_Float32, &kernels_##name##_Portable, &kernels_##name##_Bfloat16}},
+const Isa ISAS[] = {DRAFTWOOD_ISAS};
+#undef ISA
+
 bool may_use_tiles() {
 #if defined(DRAFTWOOD_EMULATED_TILES)
     return true;
@@ -80,28 +88,23 @@ bool is_here(const std::string& name) {
     return name == "generic";
 }
 
-std::atomic<const Kernels* const*> in_use{nullptr};  // of the formats
+std::atomic<const Isa*> in_use{nullptr};
 }  // namespace
 
 std::string instruction_sets() {
     std::string names;
-#define ISA(name) \
-    if (is_here(#name)) names += names.empty() ? #name : " " #name;
-    DRAFTWOOD_ISAS
-#undef ISA
+    for (const Isa& one : ISAS)
+        if (is_here(one.name)) names += (names.empty() ? "" : " ") + std::string(one.name);
     return names;
 }
 
 void use_instruction_set(const std::string& wanted) {
-#define ISA(name) \
-    static const Kernels* const name[] = {&kernels_##name##_Float32, &kernels_##name##_Portable, &kernels_##name##_Bfloat16}; \
-    if (wanted == #name && is_here(#name)) return (void)(in_use = name);
-    DRAFTWOOD_ISAS
-#undef ISA
+    for (const Isa& one : ISAS)
+        if (wanted == one.name && is_here(wanted)) return (void)(in_use = &one);
     throw std::invalid_argument("this processor does not have it");
 }
 
 const Kernels& kernels(const Facts* facts) {
-    return *in_use.load()[!facts || !facts->bfloat16 ? 0 : facts->activations == 8 ? 1 : 2];
+    return *in_use.load()->kernels[!facts || !facts->bfloat16 ? 0 : facts->activations == 8 ? 1 : 2];
 }
 }  // namespace draftwood
