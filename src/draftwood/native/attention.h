@@ -6,10 +6,8 @@
 namespace {
 const int CHUNKS = 4;  // of attention, for each thread
 
-typedef DRAFTWOOD_FORMAT N;
-
-struct Attention : PhasesOf<N> {
-    using PhasesOf::PhasesOf;
+struct Attention : Batch {
+    using Batch::Batch;
 
     Weight* keys(int row, int page, int layer, int head) const {
         return (Weight*)work.pages[row][page] + head_at(model.layer[layer], head);

@@ -83,10 +83,10 @@ struct DeltaRule : ShortConvolution {
     const size_t mixed_width, head_numbers;  // the latter of a block of entries
     float* mixed;
 
-    DeltaRule(const Work& batch, const Worker& worker)
-        : ShortConvolution(batch, worker), keys(model.padded_key), values(model.padded_value), heads(facts.value_heads),
+    DeltaRule(const Work& batch, int number, const Worker& worker)
+        : ShortConvolution(batch, number, worker), keys(model.padded_key), values(model.padded_value), heads(facts.value_heads),
           group(facts.key_heads ? heads / facts.key_heads : 1), mixed_width(model.channels + 2 * padded(heads)),
-          head_numbers(INTERVAL * entry_numbers(model)), mixed(worker.shared->mixed) {}
+          head_numbers(INTERVAL * entry_numbers(model)), mixed(shared.mixed) {}
 
     static size_t padded(int number) { return ceil_div(number, LANES) * LANES; }
     const float* query(int i, int key_head) const { return mixed + i * mixed_width + key_head * keys; }
@@ -247,7 +247,7 @@ struct DeltaRule : ShortConvolution {
     void norm_groups(const Layer& layer, int i) const {
         for (int h = 0; h < heads; h += group)
             rms_norm(gates(layer, i) + h * values, layer.state_norm + h * values, group * values, group * facts.value_size,
-                     into_inputs<N>(attended + ((size_t)i * heads + h) * values));
+                     into_inputs(attended + ((size_t)i * heads + h) * values));
     }
 
     // Value heads [first, last) of a key head, of successive tokens of a row; those that read the same state read it together.

@@ -4,11 +4,7 @@
 
 namespace {
 struct FeedForward : Attention {
-    int* chosen;     // experts: [token][choice]
-    float* weights;  // of them
-
-    FeedForward(const Work& batch, const Worker& worker)
-        : Attention(batch, worker), chosen(worker.shared->experts), weights(worker.shared->expert_weights) {}
+    using Attention::Attention;
 
     // SwiGLU: gates through SiLU (or GELU) times ups; or gates, up to a limit, times sigmoids of them times ups within it, plus one.
     void activate(Input* to, const float* sums) const {
@@ -49,14 +45,14 @@ struct FeedForward : Attention {
     // in ``attended``.
     void route(const Layer& layer, int i) {
         Input* row = attended + i * width;
-        auto take = into_inputs<N>(row);
+        auto take = into_inputs(row);
         rms_norm(residual + i * width, layer.router_norm ? layer.router_norm : layer.ffn_norm, width, facts.width, take);
         float scores[EXPERTS + STRIP], top = -INFINITY, all = 0, of_chosen = 0;
         for (int s = 0; s < layer.router.outputs / STRIP; s++) product(layer.router, s, 1, row, scores + s * STRIP);
         if (layer.gate_up.weights) {
             float share[LANES];
             store(share, sigmoid(splat(scores[facts.experts])));
-            weights[count * facts.experts_per_token + i] = share[0];
+            shared.expert_weights[count * facts.experts_per_token + i] = share[0];
         }
         for (int e = 0; e < facts.experts; e++) top = scores[e] > top ? scores[e] : top;
         for (int e = 0; e < facts.experts; e += LANES) {
@@ -67,17 +63,17 @@ struct FeedForward : Attention {
         bool taken[EXPERTS] = {false};
         auto value = [&](int e) { return layer.choice_bias ? scores[e] + layer.choice_bias[e] : scores[e]; };
         const int choices = facts.experts_per_token;
-        float* weight = weights + i * choices;
+        float* weight = shared.expert_weights + i * choices;
         for (int c = 0; c < choices; c++) {
             int best = -1;
             for (int e = 0; e < facts.experts; e++)
                 if (!taken[e] && (best < 0 || value(e) > value(best))) best = e;
-            taken[best] = true, chosen[i * choices + c] = best;
+            taken[best] = true, shared.experts[i * choices + c] = best;
             of_chosen += weight[c] = scores[best];
         }
         const float of_none = facts.sigmoid_routing ? 1 : all, least = facts.sigmoid_routing ? 1e-6f : 0;
         for (int c = 0; c < choices; c++) weight[c] /= facts.normalise_experts ? of_chosen + least : of_none;
-        for (int c = 0; layer.expert_scales && c < choices; c++) weight[c] *= layer.expert_scales[chosen[i * choices + c]];
+        for (int c = 0; layer.expert_scales && c < choices; c++) weight[c] *= layer.expert_scales[shared.experts[i * choices + c]];
         if (layer.experts_norm) rms_norm(residual + i * width, layer.experts_norm, width, facts.width, take);
     }
 
@@ -92,7 +88,7 @@ struct FeedForward : Attention {
         Input* gathered = (Input*)own.gathered;
         auto is_used = [&](int expert) {
             for (int i = 0; i < choices; i++)
-                if (chosen[i] == expert) return 1;
+                if (shared.experts[i] == expert) return 1;
             return 0;
         };
         in_chunks(least(facts.experts, choices) * strips, 1, [&](int chunk) {
@@ -102,7 +98,7 @@ struct FeedForward : Attention {
                 while (nth < wanted && e < facts.experts) nth += is_used(++e);
                 nth = wanted, rows = 0;  // also if there are not so many
                 for (int i = 0; i < choices; i++)
-                    if (chosen[i] == e) {
+                    if (shared.experts[i] == e) {
                         memcpy(gathered + (size_t)rows * of->inputs, in(i), of->inputs * sizeof(Input));
                         choice[rows++] = i;
                     }
@@ -126,14 +122,14 @@ struct FeedForward : Attention {
             for (size_t j = 0; j < width; j += LANES) {
                 Lanes sum = splat(0.f);
                 for (size_t c = i * choices; c < (i + 1) * choices; c++)
-                    sum = fma(load(qkv + c * width + j), splat(weights[c]), sum);
+                    sum = fma(load(qkv + c * width + j), splat(shared.expert_weights[c]), sum);
                 if (layer.mixture_norm) store(first + j, sum);
                 else add_to_residual(residual + i * width + j, sum);
             }
             if (layer.mixture_norm) rms_norm(first, layer.mixture_norm, width, facts.width, into_row(first));
         });
         if (layer.mixture_norm) network_beside(layer, qkv + count * choices * width);
-        else if (layer.gate_up.weights) shared_expert(layer, weights + count * choices);
+        else if (layer.gate_up.weights) shared_expert(layer, shared.expert_weights + count * choices);
     }
 
     // The network of all tokens next to a mixture, whose sums are where the first of a token's choices was: each is normed, and both

@@ -1,4 +1,4 @@
-// The formats of weights, and of keys and values, as the kernels are templates over them.
+// The formats of weights, and of keys and values. A file is compiled for one of them, DRAFTWOOD_FORMAT.
 //
 // ``Input`` is what is multiplied with weights. A vector of weights holds ``step`` successive inputs of sixteen outputs.
 #pragma once
@@ -85,4 +85,8 @@ struct Bfloat16 : Portable {
     }
 #endif
 };
+
+typedef DRAFTWOOD_FORMAT N;
+typedef N::Input Input;
+typedef N::Weight Weight;
 }  // namespace

@@ -8,9 +8,8 @@
 namespace {
 struct Forward : DeltaRule {
     bool ends = false;  // hidden states after the last layer that keeps something are wanted
-    float* const layer_inputs;
 
-    Forward(const Work& batch, const Worker& worker) : DeltaRule(batch, worker), layer_inputs(worker.shared->layer_inputs) {
+    Forward(const Work& batch, int number, const Worker& worker) : DeltaRule(batch, number, worker) {
         for (int t = 0; work.hidden && t < facts.taps; t++) ends |= model.tap[t] >= model.keeping;
         if (reads_features() || model.embeds) ends &= work.scored > 0;
     }
@@ -44,10 +43,10 @@ struct Forward : DeltaRule {
     void make_layer_inputs() {
         const Linear& projection = model.layer_projection;
         const int size = facts.layer_inputs, padded = projection.outputs / facts.layers;
-        linear(projection, count, normed, nullptr, into_rows(layer_inputs, projection.outputs));
+        linear(projection, count, normed, nullptr, into_rows(shared.layer_inputs, projection.outputs));
         const Lanes divisor = splat(sqrtf(facts.width)), half = splat(sqrtf(0.5f));
         each_token([&](int i) {
-            float *row = layer_inputs + (size_t)i * projection.outputs, *own_row = (float*)own.normed, some[LANES];
+            float *row = shared.layer_inputs + (size_t)i * projection.outputs, *own_row = (float*)own.normed, some[LANES];
             read_row(model.layer_embedding, work.tokens[i].token, facts.layers * size, model.layer_scale, own_row);
             for (int l = 0; l < facts.layers; l++, row += padded, own_row += size) {
                 for (int j = 0; j < padded; j += LANES) store(row + j, load(row + j) / divisor);
@@ -65,7 +64,7 @@ struct Forward : DeltaRule {
         const size_t size = here.input_gate.outputs, stride = model.layer_projection.outputs;
         linear(here.input_gate, count, normed, nullptr, [&](int s, int r, const float* sums) {
             for (int i = 0; i < STRIP; i += LANES) {
-                const Lanes input = load(layer_inputs + r * stride + l * size + s * STRIP + i);
+                const Lanes input = load(shared.layer_inputs + r * stride + l * size + s * STRIP + i);
                 N::store_input(activated_inputs + r * size + s * STRIP + i, activated(load(sums + i), facts.gelu) * input);
             }
         });
@@ -91,7 +90,7 @@ struct Forward : DeltaRule {
             for (size_t j = facts.width; j < width; j++) feature[j] = 0;
         }
         embed(i, embedding);
-        rms_norm(embedding, first.norm, width, facts.width, into_inputs<N>(to));
+        rms_norm(embedding, first.norm, width, facts.width, into_inputs(to));
         rms_norm(feature, first.hidden_norm, width, facts.width, [&](int j, const Lanes& a) {
             N::store_input(to + width + j, a);
             if (model.norm_residual) store(feature + j, a);
@@ -237,12 +236,12 @@ struct Forward : DeltaRule {
     }
 };
 
-void forward(const Work* work, const Worker& worker) {
-    for (; work; work = work->next) Forward(*work, worker).run();
+void forward(const Work* works, int batches, const Worker& worker) {
+    for (int i = 0; i < batches; i++) Forward(works[i], i, worker).run();
 }
 }  // namespace
 
 namespace draftwood {
 extern const Kernels DRAFTWOOD_KERNELS;
-const Kernels DRAFTWOOD_KERNELS{phases_of, forward, advance, exponentials, perturb, sum_of_exponentials, segment_maxima};
+const Kernels DRAFTWOOD_KERNELS{forward, advance, exponentials, perturb, sum_of_exponentials, segment_maxima};
 }  // namespace draftwood

@@ -20,25 +20,24 @@ inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 // Where the weights of two panels lie: distances are in numbers. Those of a matrix are followed by others, which are fetched
 // before they are needed; those of keys and values, or made of codes, are not.
-template <class N>
 struct TwoPanels {
-    const typename N::Weight* weights;
+    const Weight* weights;
     size_t next_step, next_panel;
     int inputs;
     bool of_matrix = false;
 };
 
 // The products of R rows x[r] with two panels; ``more`` adds them to what out[r] holds.
-template <class N, int R>
-void tile(const TwoPanels<N>& a, const typename N::Input* x, size_t next_x, float* out, size_t next_out, bool more) {
+template <int R>
+void tile(const TwoPanels& a, const Input* x, size_t next_x, float* out, size_t next_out, bool more) {
     Lanes sums[R][2];
     for (int r = 0; r < R; r++)
         for (int p = 0; p < 2; p++) sums[r][p] = more ? load(out + r * next_out + p * LANES) : splat(0.f);
-    const typename N::Weight* w = a.weights;
+    const Weight* w = a.weights;
     for (int k = 0; k < a.inputs; k += N::step, w += a.next_step) {
         for (int p = 0; R > 1 && a.of_matrix && p < 2; p++)
             __builtin_prefetch((const char*)(w + p * a.next_panel) + AHEAD);
-        typename N::Vector first = N::load_vector(w), second = N::load_vector(w + a.next_panel);
+        const N::Vector first = N::load_vector(w), second = N::load_vector(w + a.next_panel);
         for (int r = 0; r < R; r++) {
             sums[r][0] = N::add_product(sums[r][0], first, x + r * next_x + k);
             sums[r][1] = N::add_product(sums[r][1], second, x + r * next_x + k);
@@ -48,21 +47,15 @@ void tile(const TwoPanels<N>& a, const typename N::Input* x, size_t next_x, floa
         for (int p = 0; p < 2; p++) store(out + r * next_out + p * LANES, sums[r][p]);
 }
 
-template <class N>
-struct Tiles {
-    typedef void (*Tile)(const TwoPanels<N>&, const typename N::Input*, size_t, float*, size_t, bool);
-    template <int R>
-    static Tile of(int rows) {
-        if constexpr (R == ROWS) return tile<N, R>;
-        else return rows == R ? tile<N, R> : of<R + 1>(rows);
-    }
-};
+template <int R = 1>
+auto tile_of(int rows) {
+    if constexpr (R == ROWS) return tile<R>;
+    else return rows == R ? tile<R> : tile_of<R + 1>(rows);
+}
 
 // The same for any number of rows.
-template <class N>
-void tiles(const TwoPanels<N>& a, int rows, const typename N::Input* x, size_t next_x, float* out, size_t next_out, bool more) {
-    int size = ceil_div(rows, ceil_div(rows, ROWS));
-    for (int r = 0; r < rows; r += size)
-        Tiles<N>::template of<1>(least(size, rows - r))(a, x + r * next_x, next_x, out + r * next_out, next_out, more);
+inline void tiles(const TwoPanels& a, int rows, const Input* x, size_t next_x, float* out, size_t next_out, bool more) {
+    const int size = ceil_div(rows, ceil_div(rows, ROWS));
+    for (int r = 0; r < rows; r += size) tile_of(least(size, rows - r))(a, x + r * next_x, next_x, out + r * next_out, next_out, more);
 }
 }  // namespace

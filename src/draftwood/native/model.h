@@ -186,8 +186,6 @@ struct Token {
 
 // What the threads compute for at most BATCH tokens.
 struct Work {
-    const Work* next;  // what they compute then, from a phase on, or null
-    int phase;
     Mode mode;
     const Model* model;
     const Token* tokens;
@@ -234,25 +232,29 @@ struct Scratch {
     float* totals;
 };
 
-// The chunks of a job's phases (threads.cpp).
-struct Phases;
+// Phases of a forward of a batch, at most. Of a layer with a mixture of experts next to a network of all tokens: qkv, heads, attention
+// or a state, what is kept of that, out, its norm, router, up, down, sum, three of that network, and three of the layer's own
+// inputs. Beside layers: features are two, then embedding, last norm, head.
+inline int phases_of(int layers) { return 16 * layers + 5; }
+
+// What threads do together (threads.h).
+struct Job;
 // The next chunk of a phase for a thread that has done ``done`` of them: of its own part, which lies together in memory, or then
 // of another thread's; -1 once all of them are done, by whichever thread.
-int claim(Phases* phases, int phase, int chunks, int thread, int done);
+int claim(Job& job, int phase, int chunks, int thread, int done);
 // End the process: a forward has more phases than it told.
 [[noreturn]] void too_many_phases();
 
 // One thread of a job.
 struct Worker {
-    Phases* phases;
+    Job* job;
     const Shared* shared;
     Scratch* own;
     int thread, threads;
 };
 
 struct Kernels {
-    int (*phases)(int layers);  // of a forward of a batch, at most
-    void (*forward)(const Work* work, const Worker& worker);
+    void (*forward)(const Work* works, int count, const Worker& worker);  // of batches, one after the other
     void (*advance)(const Model& model, const RowStates& row, int checkpoint);  // make states of those one before
     void (*exponentials)(const int64_t* keys, long count, const int64_t* bases, long numbers, float* out);
     void (*perturb)(const float* scores, const float* arrivals, long vocab, float offset, float* out);

@@ -4,38 +4,29 @@
 #include "panels.h"
 
 namespace {
-// Of a mixture of experts next to a network of all tokens: qkv, heads, attention or a state, what is kept of that, out, its norm,
-// router, up, down, sum, three of that network, and three of a layer's own inputs.
-const int PHASES_OF_LAYER = 16;
-const int PHASES_BESIDE = 5;    // features are two, then embedding, last norm, head
-
-inline int phases_of(int layers) { return PHASES_OF_LAYER * layers + PHASES_BESIDE; }
-
 // These take numbers of a row; or sums of strips, as rows that are ``stride`` apart.
 inline auto into_row(float* to) {
     return [=](int i, const Lanes& a) { store(to + i, a); };
 }
-template <class N>
-auto into_inputs(typename N::Input* to) {
+inline auto into_inputs(Input* to) {
     return [=](int i, const Lanes& a) { N::store_input(to + i, a); };
 }
 inline auto into_rows(float* to, size_t stride) {
     return [=](int s, int r, const float* sums) { memcpy(to + r * stride + (size_t)s * STRIP, sums, sizeof(float) * STRIP); };
 }
 
-// A batch of tokens in the format N, as one thread sees it.
-template <class N>
-struct PhasesOf {
-    typedef typename N::Input Input;
-    typedef typename N::Weight Weight;
+// A batch of tokens, as one thread sees it.
+struct Batch {
     static const int STEP = N::tiles ? TILE_INPUTS : N::step;  // inputs that are added together
     const Work& work;
     const Model& model;
     const Facts& facts;
-    Phases* phases;
+    Job& job;
+    const Shared& shared;
     Scratch& own;
     const int thread, threads, count;
     int phase;
+    const int phases_end;  // behind the last one
     const size_t width;
     int dim = 0, head_group = 0;              // of the layer: numbers of a head, heads that share keys
     size_t heads_width = 0, qkv_width = 0;
@@ -43,12 +34,12 @@ struct PhasesOf {
     Input *queries, *attended, *activated_inputs, *normed;
     Inputs coded{};
 
-    PhasesOf(const Work& batch, const Worker& worker)
-        : work(batch), model(*work.model), facts(model.facts), phases(worker.phases), own(*worker.own), thread(worker.thread),
-          threads(worker.threads), count(work.count), phase(work.phase), width(model.padded_width),
-          residual(worker.shared->residual), qkv(worker.shared->qkv), queries((Input*)worker.shared->queries),
-          attended((Input*)worker.shared->attended),
-          activated_inputs((Input*)worker.shared->activated), normed((Input*)own.normed) {}
+    Batch(const Work& batch, int number, const Worker& worker)
+        : work(batch), model(*work.model), facts(model.facts), job(*worker.job), shared(*worker.shared), own(*worker.own),
+          thread(worker.thread), threads(worker.threads), count(work.count), phase(number * phases_of(facts.layers)),
+          phases_end(phase + phases_of(facts.layers)), width(model.padded_width), residual(shared.residual),
+          qkv(shared.qkv), queries((Input*)shared.queries), attended((Input*)shared.attended),
+          activated_inputs((Input*)shared.activated), normed((Input*)own.normed) {}
 
     // A layer of attention begins.
     void enter(const Layer& layer) {
@@ -59,9 +50,9 @@ struct PhasesOf {
     // One phase: ``each(item)``, in chunks of ``size`` of all items.
     template <class F>
     void in_chunks(int items, int size, F each_item) {
-        if (phase >= work.phase + phases_of(facts.layers)) too_many_phases();
+        if (phase == phases_end) too_many_phases();
         int chunks = ceil_div(items, size);
-        for (int c, done = 0; (c = claim(phases, phase, chunks, thread, done)) >= 0; done++)
+        for (int c, done = 0; (c = claim(job, phase, chunks, thread, done)) >= 0; done++)
             for (int i = c * size; i < least(items, (c + 1) * size); i++) each_item(i);
         phase++;
     }
@@ -70,28 +61,28 @@ struct PhasesOf {
     void each_token(F one) { in_chunks(count, ceil_div(count, 2 * threads), one); }
 
     // The products of rows with two panels.
-    void multiply(const TwoPanels<N>& a, int rows, const Input* in, size_t next, float* out, size_t next_out, bool more) {
+    void multiply(const TwoPanels& a, int rows, const Input* in, size_t next, float* out, size_t next_out, bool more) {
 #if defined(DRAFTWOOD_AMX)
-        if constexpr (N::tiles) return tiles_of_amx(a, rows, in, next, out, next_out, more, own.tile_rows);
+        if (N::tiles) return tiles_of_amx(a, rows, (const uint16_t*)in, next, out, next_out, more, own.tile_rows);
 #endif
-        tiles<N>(a, rows, in, next, out, next_out, more);
+        tiles(a, rows, in, next, out, next_out, more);
     }
 
     // A strip, or some of its inputs.
-    static TwoPanels<N> strip_of(const Weight* weights, int inputs, bool of_matrix) {
+    static TwoPanels strip_of(const Weight* weights, int inputs, bool of_matrix) {
         return {weights, STRIP * N::step, LANES * N::step, inputs, of_matrix};
     }
 
     // The products of rows with a strip whose codes are expanded to numbers, EXPANDED inputs at a time.
     void multiply_expanded(const Linear& a, int strip, int rows, const Input* in, float* out) {
-        alignas(64) Weight numbers[EXPANDED * STRIP];
+        alignas(64) uint16_t numbers[EXPANDED * STRIP];  // of bfloat16
         const Panel* panels = a.panels + 2 * strip;
         for (int k = 0; k < a.inputs; k += EXPANDED) {
             const int size = least(EXPANDED, a.inputs - k);
             for (int p = 0; p < 2; p++)
                 for (int i = 0; i < size / QUANT; i++)
                     expand_group(panels[p], k / QUANT + i, numbers + i * QUANT * STRIP + p * LANES * N::step, STRIP * N::step);
-            multiply(strip_of(numbers, size, false), rows, in + k, a.inputs, out, STRIP, k > 0);
+            multiply(strip_of((const Weight*)numbers, size, false), rows, in + k, a.inputs, out, STRIP, k > 0);
         }
     }
 
@@ -101,7 +92,7 @@ struct PhasesOf {
         if (codes && N::integers) {
             for (int p = 0; p < 2; p++) multiply_panel(a.panels[2 * strip + p], coded, out + p * LANES, STRIP);
         } else if (codes) {
-            if constexpr (N::step == 2) multiply_expanded(a, strip, rows, in, out);
+            multiply_expanded(a, strip, rows, in, out);
         } else {
             const Weight* matrix = (const Weight*)a.weights + (size_t)strip * STRIP * a.inputs;
             const Weight* weights = a.panels ? (const Weight*)a.panels[2 * strip].codes : matrix;
@@ -114,15 +105,13 @@ struct PhasesOf {
 
     // Rows of inputs of a matrix in codes become codes.
     void quantise_rows(const Linear& a, int rows, const Input* in) {
-        if constexpr (N::integers) {
-            if (!a.panels) return;
-            int8_t* codes = (int8_t*)own.codes;
-            coded = {codes, (InputGroup*)(codes + (size_t)rows * a.inputs), a.inputs, rows};
-            quantise(in, coded);
+        if (!N::integers || !a.panels) return;
+        int8_t* codes = (int8_t*)own.codes;
+        coded = {codes, (InputGroup*)(codes + (size_t)rows * a.inputs), a.inputs, rows};
+        quantise((const float*)in, coded);
 #if defined(DRAFTWOOD_AMX)
-            if (rows >= MANY_ROWS) configure_for_codes(own.tile_rows);
+        if (rows >= MANY_ROWS) configure_for_codes(own.tile_rows);
 #endif
-        }
     }
 
     // One phase: products of rows with a matrix from a strip on; ``out(strip, row, sums)`` takes those of a strip. The inputs
@@ -156,7 +145,7 @@ struct PhasesOf {
     void norm_all(const float* weight) {
         for (int r = 0; r < count; r++) {
             const float* row = residual + r * width;
-            auto take = into_inputs<N>(normed + r * width);
+            auto take = into_inputs(normed + r * width);
             if (weight) rms_norm(row, weight, width, facts.width, take);
             else for (size_t i = 0; i < width; i += LANES) take(i, load(row + i));
         }

@@ -88,11 +88,6 @@ void reserve(Job& job, const Model& m, const Sizes& sizes) {
     for (int t = 0; t < job.threads; t++) reserve_own(job.scratch[t], *job.own_memory[t], m, sizes);
 }
 
-void part(Job& job, int thread) {
-    job.scratch[thread].tile_rows = 0;
-    kernels(&job.works[0].model->facts).forward(job.works.data(), {&job.phases, &job.shared, &job.scratch[thread], thread, job.threads});
-}
-
 // The highest score of a token, over all threads, NaN if a score is; and its token.
 void find_highest(const Job& job, int scored, float& highest, int64_t& best) {
     float sum = 0;
@@ -120,7 +115,6 @@ void add_batches(const Step& step, const Model& m, std::vector<Work>& works, Siz
         work.count = std::min(plan.tokens.size() - from, size);
         work.scored = 0;
         for (int i = 0; i < work.count; i++) work.scored += work.tokens[i].scored >= 0;
-        work.phase = kernels().phases(m.facts.layers) * (works.size() % BATCHES);
         work.first_scored = sizes.scored;
         works.push_back(work);
         sizes.scored += work.scored;
@@ -131,6 +125,13 @@ void add_batches(const Step& step, const Model& m, std::vector<Work>& works, Siz
 }
 }  // namespace
 
+void compute(Job& job, int thread) {
+    Scratch& own = job.scratch[thread];
+    own.tile_rows = 0;
+    const Worker worker{&job, &job.shared, &own, thread, job.threads};
+    kernels(&job.works[0].model->facts).forward(job.works.data(), job.works.size(), worker);
+}
+
 void run(std::vector<Step> steps, int threads, float* highest, int64_t* best) {
     const Model& m = steps[0].plan->engine->model();
     std::vector<Work> works;
@@ -139,12 +140,11 @@ void run(std::vector<Step> steps, int threads, float* highest, int64_t* best) {
     auto kept = std::make_shared<std::vector<Step>>(std::move(steps));
     for (size_t from = 0; from < works.size(); from += BATCHES) {
         const size_t count = std::min(works.size() - from, BATCHES);
-        JobUse job = new_job(kernels().phases(m.facts.layers) * count, threads);
+        JobUse job = new_job(phases_of(m.facts.layers) * count, threads);
         reserve(*job, m, sizes);
         job->kept = kept;
         job->works.assign(works.begin() + from, works.begin() + from + count);
-        for (size_t i = 0; i + 1 < count; i++) job->works[i].next = &job->works[i + 1];
-        run_job(*job, part);
+        run_job(*job);
         const Work &first = job->works.front(), &last = job->works.back();
         for (int i = first.first_scored; highest && i < last.first_scored + last.scored; i++)
             find_highest(*job, i, highest[i], best[i]);

@@ -36,7 +36,6 @@ struct Pool {
     std::condition_variable changed;
     std::atomic<unsigned> number{0};  // of the present job
     Job* job = nullptr;  // the present one
-    void (*part)(Job&, int) = nullptr;
     int threads = 1, asleep = 0;
     std::vector<std::unique_ptr<Job>> jobs;
 
@@ -44,7 +43,6 @@ struct Pool {
         for (;;) {
             for (int i = 0; i < WAITS && number.load(std::memory_order_acquire) == seen; i++) pause();
             JobUse mine;
-            void (*run)(Job&, int);
             {
                 std::unique_lock<std::mutex> lock(mutex);
                 asleep++;
@@ -52,9 +50,8 @@ struct Pool {
                 asleep--;
                 seen = number.load();
                 if (job) job->users++, mine.reset(job);
-                run = part;
             }
-            if (mine && thread < mine->threads) run(*mine, thread);
+            if (mine && thread < mine->threads) compute(*mine, thread);
         }
     }
 };
@@ -113,9 +110,9 @@ void Buffer::release() {
     bytes_ = 0;
 }
 
-int claim(Phases* phases, int phase, int chunks, int thread, int done) {
-    const int threads = phases->threads;
-    Counter* counters = &phases->counters[(size_t)phase * threads];
+int claim(Job& job, int phase, int chunks, int thread, int done) {
+    const int threads = job.threads;
+    Counter* counters = &job.counters[(size_t)phase * threads];
     for (int i = 0; i < threads; i++) {
         int part = (thread + i) % threads, from = (long)chunks * part / threads, to = (long)chunks * (part + 1) / threads;
         if (counters[part].claimed.load(std::memory_order_relaxed) >= to - from) continue;
@@ -144,9 +141,9 @@ JobUse new_job(int phases, int threads) {
     }
     JobUse job(free);
     size_t counters = (size_t)phases * threads;
-    if (job->phases.counters.size() < counters) job->phases.counters = std::vector<Counter>(counters);
-    for (Counter& counter : job->phases.counters) counter.claimed = counter.done = 0;
-    job->phases.threads = job->threads = threads;
+    if (job->counters.size() < counters) job->counters = std::vector<Counter>(counters);
+    for (Counter& counter : job->counters) counter.claimed = counter.done = 0;
+    job->threads = threads;
     return job;
 }
 
@@ -158,7 +155,7 @@ void forget_jobs() {
         if (is_free(*job)) kept.push_back(std::move(job->kept)), job->works.clear();
 }
 
-void run_job(Job& job, void (*part)(Job&, int)) {
+void run_job(Job& job) {
     Pool& all = pool();
     std::lock_guard<std::mutex> alone(all.running);
     if (job.threads > 1) {
@@ -166,11 +163,10 @@ void run_job(Job& job, void (*part)(Job&, int)) {
         for (; all.threads < job.threads; all.threads++)
             std::thread(&Pool::work, &all, all.threads, all.number.load()).detach();
         all.job = &job;
-        all.part = part;
         all.number.fetch_add(1, std::memory_order_release);
         if (all.asleep) all.changed.notify_all();
     }
-    part(job, 0);
+    compute(job, 0);
     std::lock_guard<std::mutex> lock(all.mutex);
     all.job = nullptr;
 }

@@ -26,18 +26,13 @@ struct alignas(64) Counter {
     std::atomic<int> claimed{0}, done{0};
 };
 
-struct Phases {
-    std::vector<Counter> counters;  // [phase][thread]; the first of a phase counts what is done
-    int threads;
-};
-
 // What threads do together, with all memory that they need. A thread that was not scheduled in time may look at a job when
 // it is over; it finds no chunk left then.
 struct Job {
     std::atomic<int> users{0};   // threads that may look at it
     std::shared_ptr<void> kept;  // what they point to
-    std::vector<Work> works;     // each points to the next one
-    Phases phases;
+    std::vector<Work> works;     // one after the other
+    std::vector<Counter> counters;  // [phase][thread]; the first of a phase counts what is done
     Shared shared;
     std::vector<Scratch> scratch;
     int threads;
@@ -57,6 +52,8 @@ JobUse new_job(int phases, int threads);
 // Let go of what finished jobs point to.
 void forget_jobs();
 
-// Run ``part(job, thread)`` on the job's threads, of which this is number 0. It returns when all phases are done.
-void run_job(Job& job, void (*part)(Job&, int));
+// A thread's part of a job (run.cpp).
+void compute(Job& job, int thread);
+// Compute on the job's threads, of which this is number 0. It returns when all phases are done.
+void run_job(Job& job);
 }  // namespace draftwood

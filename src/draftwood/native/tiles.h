@@ -66,8 +66,7 @@ const int TILES_AHEAD = 12 << 10;  // bytes of weights that are fetched before t
 
 // As ``tiles``; inputs are a multiple of 32. The tiles of more than TILE rows are alike, so ``x`` and ``out`` have room for whole
 // ones.
-template <class B>
-void tiles_of_amx(const B& a, int rows, const uint16_t* x, size_t next_x, float* out, size_t next_out, bool more,
+void tiles_of_amx(const TwoPanels& a, int rows, const uint16_t* x, size_t next_x, float* out, size_t next_out, bool more,
                   int& configured) {
     const int count = (rows + draftwood::TILE - 1) / draftwood::TILE, size = (rows + count - 1) / count;
     if (configured != size) configure(configured = size);
@@ -75,7 +74,7 @@ void tiles_of_amx(const B& a, int rows, const uint16_t* x, size_t next_x, float*
     const size_t step = a.next_step * sizeof(uint16_t), next = next_out * sizeof(float);  // bytes
     for (int r = 0; r < rows; r += 2 * size) {
         const bool two = r + size < rows;
-        const uint16_t *weights = a.weights, *row = x + r * next_x, *other = row + size * next_x;
+        const uint16_t *weights = (const uint16_t*)a.weights, *row = x + r * next_x, *other = row + size * next_x;
         float *sums = out + r * next_out, *others = sums + size * next_out;
         if (more) {
             _tile_loadd(0, sums, next);
