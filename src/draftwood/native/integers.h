@@ -1,14 +1,11 @@
 // Registers of codes and of their integer products, of the instruction set that a file is compiled for.
 //
 // The contract: each block below supplies, for one instruction set,
-//   OUTPUTS                 outputs of a register
-//   Codes, Floats           for each of these outputs a word: four codes, or the integer sum of their products; or a float
 //   SIGNED_CODES            codes of 8 bits are multiplied less 128, with a sign, not as they are packed
 //   splat_code_values       sixteen values of 8 bits, as often as a register holds them
 //   looked_up(values, a)    the values of codes of 4 bits
-//   load_float16            OUTPUTS numbers of float16, as floats
-//   load_factors            OUTPUTS integers of 8 bits, as floats
-//   to_floats               integers, as floats
+//   load_float16            numbers of float16, as floats
+//   load_factors            integers of 8 bits, as floats
 //   store_codes(p, a)       sixteen lanes, rounded to integers of 8 bits, halves to even
 //   dot<K, N>(w, x, bias)   ``bias`` and the products of N registers of codes with N fours of inputs; it is made
 //                           from ``add_products``, four at a time in 32 bits, or from sums of 16 bits (BY_PAIRS),
@@ -31,26 +28,17 @@ inline int four_inputs(const int8_t* codes, int i) {
     return four;
 }
 
-#if defined(__AVX512F__) || (defined(__AVX2__) && defined(__FMA__)) || defined(__aarch64__)
-const int OUTPUTS = REGISTER;
-typedef Words Codes;
-typedef Register Floats;
-inline Codes splat_codes(uint32_t word) { return Codes{} + word; }
-inline Floats load_floats(const float* p) { return load_register(p); }
-inline void store_floats(float* p, Floats a) { store_register(p, a); }
-inline Floats splat_floats(float a) { return splat_register(a); }
-#else
-const int OUTPUTS = 16;
-struct Codes {
-    uint32_t v[16];
-};
-typedef Lanes Floats;
-#endif
+typedef Words Codes;  // of each output of a register four codes, or the integer sum of their products
 
+inline Codes splat_codes(uint32_t word) { return Codes{} + word; }
 inline Codes load_codes(const void* p) {
     Codes codes;
     memcpy(&codes, p, sizeof codes);
     return codes;
+}
+inline Register to_floats(Codes a) {
+    typedef int32_t Integers __attribute__((vector_size(4 * REGISTER)));
+    return __builtin_convertvector((Integers)a, Register);
 }
 
 #if defined(__AVX512F__)
@@ -58,9 +46,8 @@ inline Codes splat_code_values(const int8_t* values) {
     return (Codes)_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)values));
 }
 inline Codes looked_up(Codes values, Codes a) { return (Codes)_mm512_shuffle_epi8((__m512i)values, (__m512i)a); }
-inline Floats load_float16(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
-inline Floats to_floats(Codes a) { return _mm512_cvtepi32_ps((__m512i)a); }
-inline Floats load_factors(const int8_t* p) {
+inline Register load_float16(const uint16_t* p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p)); }
+inline Register load_factors(const int8_t* p) {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
 }
 inline void store_codes(int8_t* p, const Lanes& a) {
@@ -89,9 +76,8 @@ inline Codes splat_code_values(const int8_t* values) {
     return (Codes)_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)values));
 }
 inline Codes looked_up(Codes values, Codes a) { return (Codes)_mm256_shuffle_epi8((__m256i)values, (__m256i)a); }
-inline Floats load_float16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
-inline Floats to_floats(Codes a) { return _mm256_cvtepi32_ps((__m256i)a); }
-inline Floats load_factors(const int8_t* p) {
+inline Register load_float16(const uint16_t* p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
+inline Register load_factors(const int8_t* p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
 }
 inline void store_codes(int8_t* p, const Lanes& a) {
@@ -119,9 +105,8 @@ inline Codes in_32_bits(__m256i sums) { return (Codes)_mm256_madd_epi16(sums, _m
 const bool SIGNED_CODES = true;
 inline Codes splat_code_values(const int8_t* values) { return (Codes)vld1q_s8(values); }
 inline Codes looked_up(Codes values, Codes a) { return (Codes)vqtbl1q_u8((uint8x16_t)values, (uint8x16_t)a); }
-inline Floats load_float16(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
-inline Floats to_floats(Codes a) { return vcvtq_f32_s32((int32x4_t)a); }
-inline Floats load_factors(const int8_t* p) {
+inline Register load_float16(const uint16_t* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
+inline Register load_factors(const int8_t* p) {
     const int8x8_t four = vreinterpret_s8_s32(vdup_n_s32(four_inputs(p, 0)));
     return vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(four))));
 }
@@ -181,51 +166,27 @@ inline Codes add_products(Codes into, Codes codes, int four) {
 #endif
 
 #else
-#define WITH_OWN_DOT
 const bool SIGNED_CODES = false;
-template <class F>
-inline Codes each_word(F one) {
-    Codes codes;
-    for (int i = 0; i < 16; i++) codes.v[i] = one(i);
-    return codes;
-}
-inline Codes operator&(const Codes& a, uint32_t b) { return each_word([&](int i) { return a.v[i] & b; }); }
-inline Codes operator|(const Codes& a, const Codes& b) { return each_word([&](int i) { return a.v[i] | b.v[i]; }); }
-inline Codes operator^(const Codes& a, uint32_t b) { return each_word([&](int i) { return a.v[i] ^ b; }); }
-inline Codes operator<<(const Codes& a, int n) { return each_word([&](int i) { return a.v[i] << n; }); }
-inline Codes operator>>(const Codes& a, int n) { return each_word([&](int i) { return a.v[i] >> n; }); }
-inline Codes splat_code_values(const int8_t* values) {
-    Codes codes;
-    for (int i = 0; i < 4; i++) memcpy(codes.v + 4 * i, values, 16);
-    return codes;
-}
-inline Codes looked_up(const Codes& values, const Codes& a) {
-    uint8_t all[64], bytes[64];
-    memcpy(all, &values, 64);
-    memcpy(bytes, &a, 64);
+inline Codes splat_code_values(const int8_t* values) { return load_codes(values); }
+inline Codes looked_up(Codes values, Codes a) {
+    uint8_t all[16], bytes[16];
+    memcpy(all, &values, 16);
+    memcpy(bytes, &a, 16);
     for (uint8_t& byte : bytes) byte = all[byte];
     return load_codes(bytes);
 }
-inline Floats load_floats(const float* p) { return load(p); }
-inline void store_floats(float* p, const Floats& a) { store(p, a); }
-inline Floats splat_floats(float a) { return splat(a); }
-inline Floats fused(const Floats& a, const Floats& b, const Floats& c) { return fma(a, b, c); }
-inline Floats load_float16(const uint16_t* p) { return each([&](int i) { return from_float16(p[i]); }); }
-inline Floats load_factors(const int8_t* p) { return each([&](int i) { return (float)p[i]; }); }
-inline Floats to_floats(const Codes& a) { return each([&](int i) { return (float)(int)a.v[i]; }); }
-inline void store_codes(int8_t* p, const Lanes& a) {
-    const Lanes whole = nearest(a);
-    for (int i = 0; i < 16; i++) p[i] = whole.v[i] == whole.v[i] ? (int8_t)(int)whole.v[i] : 0;
+inline Register load_float16(const uint16_t* p) {
+    return Register{from_float16(p[0]), from_float16(p[1]), from_float16(p[2]), from_float16(p[3])};
 }
-template <Kind K, int N>
-inline Codes dot(const Codes* w, const int8_t* x, int bias) {
-    const uint8_t* codes = (const uint8_t*)w;
-    int sums[16];
-    for (int output = 0; output < 16; output++) {
-        sums[output] = bias;
-        for (int i = 0; i < 4 * N; i++) sums[output] += codes[i / 4 * 64 + 4 * output + i % 4] * x[i];
-    }
-    return load_codes(sums);
+inline Register load_factors(const int8_t* p) { return Register{(float)p[0], (float)p[1], (float)p[2], (float)p[3]}; }
+inline void store_codes(int8_t* p, const Lanes& a) {
+    float whole[draftwood::LANES];
+    store(whole, nearest(a));
+    for (int i = 0; i < draftwood::LANES; i++) p[i] = whole[i] == whole[i] ? (int8_t)(int)whole[i] : 0;
+}
+inline Codes add_products(Codes into, Codes w, int x) {
+    for (int i = 0; i < 32; i += 8) into += (w >> i & 255) * (uint32_t)(int8_t)(x >> i);
+    return into;
 }
 #endif
 

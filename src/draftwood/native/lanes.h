@@ -21,10 +21,7 @@ template <class F>
 inline Lanes each(F one) {
     if constexpr (REGISTERS == 1) return {{one(0)}};
     else if constexpr (REGISTERS == 2) return {{one(0), one(1)}};
-    else if constexpr (REGISTERS == 4) return {{one(0), one(1), one(2), one(3)}};
-    Lanes out;
-    for (int i = 0; i < REGISTERS; i++) out.v[i] = one(i);
-    return out;
+    else return {{one(0), one(1), one(2), one(3)}};
 }
 
 inline Register as_floats(const Words& words) {

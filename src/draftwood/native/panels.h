@@ -11,8 +11,6 @@
 namespace {
 using draftwood::LANES, draftwood::PANEL, draftwood::QUANT;
 
-const int SIDES = PANEL / OUTPUTS;  // registers of outputs of a panel
-
 // A quantisation group of an input: its scale, times the sum of its codes, and that sum, of all and of the first half.
 struct InputGroup {
     float scale, total;
@@ -111,10 +109,10 @@ inline void by_kind(const draftwood::Format& format, F some) {
 }
 
 // The scales and lows of a part of group ``group`` of a superblock, of the outputs from ``output`` on.
-inline void read_scales(const draftwood::Format& format, const uint8_t* head, int group, int part, int output, Floats& scale,
-                        Floats& low) {
+inline void read_scales(const draftwood::Format& format, const uint8_t* head, int group, int part, int output, Register& scale,
+                        Register& low) {
     const uint16_t* simple = (const uint16_t*)head;
-    if (format.scales == draftwood::FLOATS) scale = load_floats((const float*)head + output);
+    if (format.scales == draftwood::FLOATS) scale = load_register((const float*)head + output);
     if (format.scales == draftwood::HALVES) {
         scale = load_float16(simple + group * PANEL + output);
         if (format.low) low = load_float16(simple + PANEL + output);
@@ -130,12 +128,12 @@ const int CODES_AHEAD = 4096;  // bytes of a panel that are fetched before they 
 // The sum of an output and a group: float(dot) * scale_w * scale_x after low_w * (scale_x * sum_x), each a fused product.
 // ``dot_of(part, bias)`` is ``bias`` and the sum of products of a part.
 template <int PARTS, class D>
-inline Floats add_group(Floats sum, const Floats* scale, const Floats* low, bool has_low, int center, const InputGroup& input,
+inline Register add_group(Register sum, const Register* scale, const Register* low, bool has_low, int center, const InputGroup& input,
                         D dot_of) {
     for (int p = 0; p < PARTS; p++) {
         const int total = PARTS == 1 ? input.sum : p == 0 ? input.half : input.sum - input.half;
-        if (has_low) sum = fused(low[p], splat_floats(PARTS == 1 ? input.total : total * input.scale), sum);
-        sum = fused(to_floats(dot_of(p, -center * total)), scale[p] * splat_floats(input.scale), sum);
+        if (has_low) sum = fused(low[p], splat_register(PARTS == 1 ? input.total : total * input.scale), sum);
+        sum = fused(to_floats(dot_of(p, -center * total)), scale[p] * splat_register(input.scale), sum);
     }
     return sum;
 }
@@ -148,23 +146,22 @@ void panel_product(const draftwood::Format& format, const uint8_t* at, const Inp
     const InputGroup* inputs = x.groups;
     const bool has_low = format.low;
     // Few instructions lie between the loads of one row: a processor has enough of them under way by itself, and sooner so.
-    constexpr bool fetches = !ONE || SIDES * PARTS > 2;
-    Floats sums[ONE ? 1 : PANEL_ROWS][SIDES];
-    for (int r = 0; r < rows; r++)
-        for (int side = 0; side < SIDES; side++) sums[r][side] = splat_floats(0);
+    constexpr bool fetches = !ONE || REGISTERS * PARTS > 2;
+    Lanes sums[ONE ? 1 : PANEL_ROWS];
+    for (int r = 0; r < rows; r++) sums[r] = splat(0);
     for (int g = 0; g < groups;) {
         const uint8_t* head = at;
         at += format.head_bytes();
         for (int in = 0; in < format.groups() && g < groups; in++, g++, at += format.group_bytes()) {
-            for (int side = 0; side < SIDES; side++) {
-                for (int i = side; fetches && i < (K == EIGHT ? 8 : K == SIX ? 6 : K == FIVE ? 5 : 4); i += SIDES)
+            for (int side = 0; side < REGISTERS; side++) {
+                for (int i = side; fetches && i < (K == EIGHT ? 8 : K == SIX ? 6 : K == FIVE ? 5 : 4); i += REGISTERS)
                     __builtin_prefetch(at + CODES_AHEAD + 64 * i);
                 Codes w[8];
-                read_codes<K>(at + 4 * OUTPUTS * side, format.values, w);
-                Floats scale[PARTS], low[PARTS];
-                for (int p = 0; p < PARTS; p++) read_scales(format, head, in, p, OUTPUTS * side, scale[p], low[p]);
+                read_codes<K>(at + 4 * REGISTER * side, format.values, w);
+                Register scale[PARTS], low[PARTS];
+                for (int p = 0; p < PARTS; p++) read_scales(format, head, in, p, REGISTER * side, scale[p], low[p]);
                 auto add = [&](int r, auto dot_of) {
-                    sums[r][side] = add_group<PARTS>(sums[r][side], scale, low, has_low, center, inputs[r], dot_of);
+                    sums[r].v[side] = add_group<PARTS>(sums[r].v[side], scale, low, has_low, center, inputs[r], dot_of);
                 };
 #if defined(DRAFTWOOD_AMX) || defined(WITH_PAIRS)
                 if (rows >= MANY_ROWS) {
@@ -183,8 +180,7 @@ void panel_product(const draftwood::Format& format, const uint8_t* at, const Inp
             inputs += rows;
         }
     }
-    for (int r = 0; r < rows; r++)
-        for (int side = 0; side < SIDES; side++) store_floats(out + r * next_out + side * OUTPUTS, sums[r][side]);
+    for (int r = 0; r < rows; r++) store(out + r * next_out, sums[r]);
 }
 
 template <Kind K, int PARTS>
@@ -215,24 +211,18 @@ inline void expand_group(const draftwood::Panel& panel, int group, uint16_t* to,
     const uint8_t* at = head + format.head_bytes() + group * format.group_bytes();
     const Lanes center = splat(format.values ? -128.f : (float)-format.center);
     const bool with_sign = SIGNED_CODES && (format.values || format.bits == 8);
-    Codes w[SIDES][8];
-    for (int side = 0; side < SIDES; side++) {
-        by_kind(format, [&](auto of) { read_codes<decltype(of)::value>(at + 4 * OUTPUTS * side, format.values, w[side]); });
+    Codes w[REGISTERS][8];
+    for (int side = 0; side < REGISTERS; side++) {
+        by_kind(format, [&](auto of) { read_codes<decltype(of)::value>(at + 4 * REGISTER * side, format.values, w[side]); });
         for (int i = 0; i < 8 && with_sign; i++) w[side][i] = w[side][i] ^ four_times(128);
     }
-    auto joined = [](const Floats* sides) {
-        float lanes[PANEL];
-        for (int side = 0; side < SIDES; side++) store_floats(lanes + OUTPUTS * side, sides[side]);
-        return load(lanes);
-    };
-    Floats scales[SIDES], lows[SIDES], numbers[SIDES];
     for (int part = 0; part < format.parts; part++) {
-        for (int side = 0; side < SIDES; side++)
-            read_scales(format, head, group, part, OUTPUTS * side, scales[side], lows[side]);
-        const Lanes scale = joined(scales), low = format.low ? joined(lows) : center * scale;
+        Lanes scale, low;
+        for (int side = 0; side < REGISTERS; side++)
+            read_scales(format, head, group, part, REGISTER * side, scale.v[side], low.v[side]);
+        if (!format.low) low = center * scale;
         auto number = [&](int k) {
-            for (int side = 0; side < SIDES; side++) numbers[side] = to_floats((w[side][k / 4] >> 8 * (k % 4)) & 255);
-            return fma(joined(numbers), scale, low);
+            return fma(each([&](int side) { return to_floats((w[side][k / 4] >> 8 * (k % 4)) & 255); }), scale, low);
         };
         for (int k = part * QUANT / format.parts; k < (part + 1) * QUANT / format.parts; k += 2)
             Bfloat16::store_pairs(to + k / 2 * next, number(k), number(k + 1));

@@ -1,9 +1,7 @@
 // A register of floats of the instruction set that a file is compiled for.
 //
 // The contract: each block below supplies, for one instruction set,
-//   REGISTER                           floats of a register
-//   Register, Words                    so many floats with the operators + - * /, and the same bits as integers
-//   load_register, store_register, splat_register
+//   REGISTER, Register                 floats of a register, a vector of so many with the operators + - * /
 //   fused(a, b, c)                     a * b + c, rounded once
 //   larger, smaller                    of NaN the second operand
 //   nearest                            the nearest integer, halves to even
@@ -38,10 +36,6 @@ inline float fold_register(__m256 a, F both) {
 #if defined(__AVX512F__)
 const int REGISTER = 16;
 typedef __m512 Register;
-typedef uint32_t Words __attribute__((vector_size(64)));
-inline Register load_register(const float* p) { return _mm512_loadu_ps(p); }
-inline void store_register(float* p, Register a) { _mm512_storeu_ps(p, a); }
-inline Register splat_register(float a) { return _mm512_set1_ps(a); }
 inline Register fused(Register a, Register b, Register c) { return _mm512_fmadd_ps(a, b, c); }
 inline Register larger(Register a, Register b) { return _mm512_max_ps(a, b); }
 inline Register smaller(Register a, Register b) { return _mm512_min_ps(a, b); }
@@ -59,10 +53,6 @@ inline float fold_register(Register a, F both) {
 #elif defined(__AVX2__) && defined(__FMA__)
 const int REGISTER = 8;
 typedef __m256 Register;
-typedef uint32_t Words __attribute__((vector_size(32)));
-inline Register load_register(const float* p) { return _mm256_loadu_ps(p); }
-inline void store_register(float* p, Register a) { _mm256_storeu_ps(p, a); }
-inline Register splat_register(float a) { return _mm256_set1_ps(a); }
 inline Register fused(Register a, Register b, Register c) { return _mm256_fmadd_ps(a, b, c); }
 inline Register smaller(Register a, Register b) { return _mm256_min_ps(a, b); }
 inline Register nearest(Register a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
@@ -79,10 +69,6 @@ inline Register widened(const uint16_t* p) {
 const bool WITH_FMA = true;
 const int REGISTER = 4;
 typedef float32x4_t Register;
-typedef uint32_t Words __attribute__((vector_size(16)));
-inline Register load_register(const float* p) { return vld1q_f32(p); }
-inline void store_register(float* p, Register a) { vst1q_f32(p, a); }
-inline Register splat_register(float a) { return vdupq_n_f32(a); }
 inline Register fused(Register a, Register b, Register c) { return vfmaq_f32(c, a, b); }
 inline Register larger(Register a, Register b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
 inline Register smaller(Register a, Register b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
@@ -99,26 +85,21 @@ inline float fold_register(Register a, F both) {
 }
 
 #else
-// Any processor: the compiler turns loops over registers of one number into what vectors it has.
+// Any processor: the compiler makes vectors of what there is.
 const bool WITH_FMA = false;
-const int REGISTER = 1;
-typedef float Register;
-typedef uint32_t Words;
-inline Register load_register(const float* p) { return *p; }
-inline void store_register(float* p, Register a) { *p = a; }
-inline Register splat_register(float a) { return a; }
+const int REGISTER = 4;
+typedef float Register __attribute__((vector_size(16)));
 // The sum of float64 is rounded to odd, so that float32 rounds it rightly.
 inline Register fused(Register a, Register b, Register c) {
-    const double product = (double)a * b, sum = product + c, part = sum - product;
-    const double error = (product - (sum - part)) + (c - part);
-    int64_t bits, sign;
-    memcpy(&bits, &sum, 8);
-    memcpy(&sign, &error, 8);
-    const int64_t step = 1 - 2 * (int64_t)((uint64_t)(bits ^ sign) >> 63), even = (bits & 1) - 1;
-    bits += fabs(error) > 0 ? step & even : 0;
-    double odd;
-    memcpy(&odd, &bits, 8);
-    return (float)odd;
+    typedef double Doubles __attribute__((vector_size(32)));
+    typedef int64_t Longs __attribute__((vector_size(32)));
+    typedef uint64_t Bits __attribute__((vector_size(32)));
+    const Doubles added = __builtin_convertvector(c, Doubles);
+    const Doubles product = __builtin_convertvector(a, Doubles) * __builtin_convertvector(b, Doubles), sum = product + added;
+    const Doubles part = sum - product, error = (product - (sum - part)) + (added - part);
+    const Longs bits = (Longs)sum, step = 1 - 2 * (Longs)((Bits)(bits ^ (Longs)error) >> 63), even = (bits & 1) - 1;
+    const Longs inexact = (Longs)(error > 0.) | (Longs)(error < 0.);
+    return __builtin_convertvector((Doubles)(bits + (step & even & inexact)), Register);
 }
 inline Register larger(Register a, Register b) { return a > b ? a : b; }
 inline Register smaller(Register a, Register b) { return a < b ? a : b; }
@@ -126,9 +107,24 @@ inline Register nearest(Register a) {
     const float whole = 12582912.f;  // 1.5 * 2 ** 23: what is added to it has no fraction
     return (a + whole) - whole;
 }
-inline Register times_power(Register a, Register n) { return a * from_bits((uint32_t)((int)n + 127) << 23); }
-inline Register widened(const uint16_t* p) { return to_float(*p); }
+inline Register times_power(Register a, Register n) {
+    typedef int32_t Integers __attribute__((vector_size(16)));
+    return a * (Register)((__builtin_convertvector(n, Integers) + 127) << 23);
+}
+inline Register widened(const uint16_t* p) { return Register{to_float(p[0]), to_float(p[1]), to_float(p[2]), to_float(p[3])}; }
 template <class F>
-inline float fold_register(Register a, F) { return a; }
+inline float fold_register(Register a, F both) {
+    a = both(a, Register{a[2], a[3], a[0], a[1]});
+    return both(a, Register{a[1], a[0], a[3], a[2]})[0];
+}
 #endif
+
+typedef uint32_t Words __attribute__((vector_size(4 * REGISTER)));  // the bits of a register
+inline Register load_register(const float* p) {
+    Register a;
+    memcpy(&a, p, sizeof a);
+    return a;
+}
+inline void store_register(float* p, const Register& a) { memcpy(p, &a, sizeof a); }
+inline Register splat_register(float a) { return a - Register{}; }  // also of -0
 }  // namespace
