@@ -1,5 +1,10 @@
 """What has one meaning is accepted from Python as people write it; everything else is refused in a sentence."""
 
+import copy
+import pickle
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -224,3 +229,31 @@ def test_wrong_arguments_of_requests_are_refused(pair, translator, arguments, sa
 
 def test_a_seed_may_be_a_number_of_numpy(pair):
     assert pair.generate("the fox", seed=np.int64(3), limits=SHORT).seed == 3
+
+
+# What a notebook shows, and what another process gets -------------------------------------------------------------------
+
+
+def test_a_piece_and_a_traced_result_are_shown_without_their_rounds(pair):
+    [*pieces] = pair.stream(IDS, limits=SHORT, method="rsd-s")
+    result = pair.generate(IDS, limits=SHORT, trace=True)
+    assert all(len(repr(one)) < 700 for one in [*pieces, result])
+    assert repr(pieces[0].text) in repr(pieces[0])
+
+
+@pytest.mark.parametrize("kind", ["pair", "translator"])
+def test_a_session_is_not_sent_to_another_process_and_its_results_are(kind, request):
+    session = request.getfixturevalue(kind)
+    for send in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match=f"{type(session).__name__} cannot be copied, pickled"):
+            send(session)
+    with pytest.raises(TypeError, match="load one in each process"):
+        pickle.dumps(session.generate)
+    result = session.generate("a fox" if kind == "pair" else "ein Fuchs", max_new_tokens=4)
+    assert pickle.loads(pickle.dumps(result)) == result
+
+
+def test_the_bundled_translator_loads_without_a_word(tmp_path):
+    code = "import draftwood; draftwood.load_translator()"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (run.stdout, run.stderr) == ("", "")

@@ -148,6 +148,13 @@ def test_an_unknown_argument_is_named_with_those_that_exist(public):
     (Method, "verifer", "did you mean verifier?"),
     (draftwood.load, "backend", "give options=LoadOptions(backend=...)"),
     (draftwood.load, "draft_model", "give draft"),
+    (draftwood.load, "model", "give target"),
+    (draftwood.load, "token", "the environment variable HF_TOKEN holds the one of the hub"),
+    (Pair.generate, "eos_token_id", "give limits=Limits(stop_token_ids=...)"),
+    (Pair.generate, "min_tokens", "limits=Limits(ignore_eos=True) writes up to max_new_tokens"),
+    (Pair.generate, "stream", "stream gives the text piece by piece"),
+    (Pair.chat, "system", 'begin messages with {"role": "system", "content": ...}'),
+    (Pair.chat, "tools", "draftwood serve takes tools, and reads the calls of an answer"),
 ])  # fmt: skip
 def test_it_is_said_what_to_give_instead(public, given, said):
     with pytest.raises(ConfigError) as caught:

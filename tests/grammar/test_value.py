@@ -55,7 +55,7 @@ def test_grammars_are_equal_by_value_and_can_be_pickled():
         (Grammar.json_schema, "[1]", "must be an object or boolean"),
         (Grammar.json_schema, "[" * 10_000, "recursion"),
         (Grammar.json_schema, nested(10_000), "cannot be written as JSON"),
-        (Grammar.json_schema, [1], "give a mapping, or its JSON as text"),
+        (Grammar.json_schema, [1], "give a mapping, such as model_json_schema"),
         (Grammar.json_schema, {"minimum": math.nan}, "cannot be written as JSON"),
         (Grammar.json_schema, {"enum": [object()]}, "cannot be written as JSON"),
         (Grammar.json_schema, {"type": "text"}, "Invalid type: text"),

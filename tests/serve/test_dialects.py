@@ -372,6 +372,24 @@ def test_paths_may_have_more_slashes(client):
     assert client.post("/v1//chat/completions/", json=chat()).json()["choices"] == answer(client, chat())["choices"]
 
 
+@pytest.mark.parametrize(("method", "path", "said"), [
+    ("POST", "/chat/completions", "but there is /v1/chat/completions: change the client's base URL"),
+    ("POST", "/completions", "but there is /v1/completions:"),
+    ("GET", "/models", "but there is /v1/models:"),
+    ("POST", "/v1/v1/messages", "but there is /v1/messages:"),
+    ("POST", "/v1//api/chat/", "but there is /api/chat:"),
+    ("POST", "/v1/chat/completions/chat/completions", "but there is /v1/chat/completions:"),
+    ("GET", "/v1/chat/completions", ": send POST"),
+    ("POST", "/v1/models", ": send GET or HEAD"),
+    ("GET", "/v1/messages/batches", ": GET /openapi.json lists what there is"),
+    ("POST", "/v1/rerank", ": GET /openapi.json lists what there is"),
+])  # fmt: skip
+def test_a_path_that_is_joined_wrongly_is_answered_with_the_right_one(client, method, path, said):
+    response = client.request(method, path, json={})
+    assert response.status_code in (404, 405)
+    assert said in response.text
+
+
 def test_facts_of_the_model_stand_in_the_list(client, pair):
     [model] = client.get("/v1/models").json()["data"]
     assert model["meta"]["n_vocab"] == pair.target.vocab_size

@@ -19,6 +19,7 @@ import click
 from click.core import ParameterSource
 
 from draftwood.core.errors import ConfigError
+from draftwood.core.unknown import alias
 from draftwood.sampling.settings import NO_PLAIN_OPTION, OF_MODELS, TOP_K, Sampling
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -180,9 +181,17 @@ class Sectioned(click.Command):
         self.sections = sections
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if (rest := super().parse_args(ctx, args)) and not ctx.resilient_parsing:
+        own = {str(param.name): param.opts[0] for param in self.params if isinstance(param, click.Option)}
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if (meant := alias(error.option_name.lstrip("-").replace("-", "_"), own)) is None:
+                raise
+            raise click.UsageError(f"No such option {error.option_name!r}. Did you mean {own[meant]!r}?", ctx) from None
+        if rest and not ctx.resilient_parsing:
             texts = any(isinstance(param, click.Argument) for param in self.params)
-            advice = "put quotes around the whole text" if texts else "this command takes options only"
+            named = f"; --target {rest[0]} names a model" if "target" in own else ""
+            advice = "put quotes around the whole text" if texts else f"this command takes options only{named}"
             raise click.UsageError(f"There is an unexpected {rest[0]!r}: {advice}.", ctx)
         return rest
 

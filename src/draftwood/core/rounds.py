@@ -114,7 +114,7 @@ class Piece:
     drafted: int
     text: str
     finish_reason: FinishReason | None
-    round: Round
+    round: Round = field(repr=False)
     round_row: int
     held: str
     stop_text: str | None = None

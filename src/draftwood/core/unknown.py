@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
@@ -18,18 +18,35 @@ _ALIASES: Final = {
     **dict.fromkeys(("stop_strings", "stop_sequences"), "stop"),
     **dict.fromkeys(("repeat_penalty", "rep_pen"), "repetition_penalty"),
     **dict.fromkeys(("top_logprobs", "output_scores"), "logprobs"),
-    **dict.fromkeys(("response_format", "json_schema", "guided_json", "structured_outputs"), "grammar"),
-    **dict.fromkeys(("draft_model", "assistant_model"), "draft"),
+    **dict.fromkeys(("response_format", "json_schema", "guided_json", "structured_outputs", "schema", "regex"), "grammar"),
+    **dict.fromkeys(("prompts", "inputs", "input_ids"), "prompt"),
+    **dict.fromkeys(("model", "model_id", "model_name"), "target"),
+    **dict.fromkeys(("draft_model", "assistant_model", "model_draft", "speculative_model"), "draft"),
+    **dict.fromkeys(("max_model_len", "ctx_size"), "max_length"),
+    **dict.fromkeys(("max_num_seqs", "parallel"), "max_rows"),
+    **dict.fromkeys(("served_model_name", "alias"), "name"),
     **dict.fromkeys(("num_assistant_tokens", "num_speculative_tokens"), "nodes"),
     "temp": "temperature",
     "logits_processor": "processors",
     "torch_dtype": "dtype",
+    "eos_token_id": "stop_token_ids",
+    "api_key": "api_key_file",
+    "file": "input",
 }
 """Names of other programs -> ours."""
 _OTHER_ADVICE: Final = {
     "do_sample": "give temperature=0 for the most likely text, and a higher temperature to sample",
-    "n": "give the prompt several times",
-    "num_return_sequences": "give the prompt several times",
+    "tools": "draftwood serve takes tools, and reads the calls of an answer",
+    **dict.fromkeys(("n", "num_return_sequences"), "give the prompt several times"),
+    **dict.fromkeys(("stream", "streamer"), "stream gives the text piece by piece"),
+    **dict.fromkeys(("system", "system_prompt"), 'begin messages with {"role": "system", "content": ...}'),
+    **dict.fromkeys(("min_tokens", "min_new_tokens"), "limits=Limits(ignore_eos=True) writes up to max_new_tokens"),
+    "messages": "chat takes messages",
+    "enable_thinking": 'give chat_template_kwargs={"enable_thinking": ...}',
+    "load_in_4bit": 'give options=LoadOptions(weights="int4")',
+    "load_in_8bit": 'give options=LoadOptions(weights="int8")',
+    "token": "the environment variable HF_TOKEN holds the one of the hub",
+    "cache_dir": "the environment variable HF_HOME names the folder of the hub's files",
 }
 _SETTINGS: Final[dict[str, tuple[str, list[str]]]] = {}
 """Arguments that are settings -> the name of their type, and its fields."""
@@ -87,15 +104,20 @@ def advice(name: str, names: Sequence[str]) -> str | None:
     """What to give in place of a setting that is none of ``names``; None if nothing like it is known."""
     if name in _OTHER_ADVICE:
         return _OTHER_ADVICE[name]
-    meant = _ALIASES.get(name, name)
-    if meant in names:
+    if (meant := alias(name, names)) is not None:
         return f"give {meant}"
-    if (found := _owner(meant, names)) is not None:
+    if (found := _owner(_ALIASES.get(name, name), names)) is not None:
         return found
-    near = get_close_matches(name, [*names, *(one for _, own in _SETTINGS.values() for one in own)], n=1, cutoff=0.7)
+    settings = [one for argument, (_, own) in _SETTINGS.items() if argument in names for one in own]
+    near = get_close_matches(name, [*names, *settings], n=1, cutoff=0.7)
     if not near:
         return None
     return f"did you mean {near[0]}?" if near[0] in names else f"did you mean {near[0]}? {_owner(near[0], names)}"
+
+
+def alias(name: str, names: Container[str]) -> str | None:
+    """The one of ``names`` that other programs call ``name``; None if there is none."""
+    return meant if (meant := _ALIASES.get(name)) is not None and meant in names else None
 
 
 def _owner(name: str, names: Sequence[str]) -> str | None:

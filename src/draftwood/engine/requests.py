@@ -63,7 +63,7 @@ class Result:
     seed: int
     lossless: bool
     stats: Stats
-    trace: Trace | None = None
+    trace: Trace | None = field(default=None, repr=False)
     logprobs: list[TokenLogprob] | None = None
 
     def to_json(self, texts: TokenTexts | None = None) -> dict[str, Any]:

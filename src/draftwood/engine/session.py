@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Unpack, overload
+from typing import Any, ClassVar, Literal, NoReturn, Unpack, overload
 from weakref import finalize
 
 from draftwood.core.checks import short_repr
@@ -90,6 +90,12 @@ class Session(ABC):
         if self.known.path is not None:  # written once, when the process ends or the session is gone
             finalize(self, self._decoders.remember, self.known)
         self._set_defaults()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} cannot be copied, pickled or sent to another process, as its models are in this one's "
+            "memory: load one in each process, or share it between threads"
+        )
 
     @abstractmethod
     def _set_defaults(self) -> None:

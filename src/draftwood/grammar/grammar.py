@@ -140,7 +140,8 @@ class Grammar:
         if isinstance(schema, str):
             return Grammar(kind="json_schema", text=schema)
         if not isinstance(schema, Mapping):
-            raise ConfigError(f"the JSON schema is {short_repr(schema)}: give a mapping, or its JSON as text")
+            wanted = "give a mapping, such as model_json_schema() of a pydantic model, or its JSON as text"
+            raise ConfigError(f"the JSON schema is {short_repr(schema)}: {wanted}")
         try:
             text = json.dumps(dict(schema), ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:

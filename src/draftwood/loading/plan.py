@@ -16,6 +16,7 @@ from draftwood.loading.gguf_header import header_of
 from draftwood.loading.models import (
     choose_device,
     choose_dtype,
+    class_of,
     is_encoder_decoder,
     load_tokenizer,
     raw_config,
@@ -61,6 +62,7 @@ class Plan:
         """
         if self.draft_kind is None or self.draft_kind.reads_hidden:
             return self
+        class_of(self.draft_kind)  # transformers knows the configuration of one of ours once its class is imported
         draft, target, name = load_tokenizer(str(self.draft), self.options), str(self.target), str(self.draft)
         if (unlike := token_difference(tokenizer, draft)) is None:
             return self

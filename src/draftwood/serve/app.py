@@ -233,7 +233,26 @@ def _routes(registry: Registry) -> list[Described]:
 async def _http_error(request: Request, error: Exception) -> Response:
     """No such path, or another method."""
     assert isinstance(error, HTTPException)
-    path = request.url.path
-    why = "this server's models make no embeddings" if "embed" in path else "GET /openapi.json lists what there is"
-    message, headers = f"there is no {request.method} {path}: {why}", dict(error.headers or {})
+    path, headers = request.url.path, dict(error.headers or {})
+    message = f"there is no {request.method} {path}{_instead(request, headers.get('Allow'))}"
     return error_response(ApiError(error.status_code, message, code="not_found", headers=headers), path)
+
+
+def _instead(request: Request, methods: str | None) -> str:
+    """What to do in place of a request without a route; ``methods`` are those that its path has."""
+    if methods is not None:
+        return f": send {' or '.join(sorted(methods.split(', ')))}"
+    path = "/" + "/".join(part for part in request.url.path.split("/") if part)
+    if "embed" in path:
+        return ": this server's models make no embeddings"
+    known = sorted((str(route.path) for route in request.app.routes if route.path.count("/") > 1), key=len)
+    near = next((one for one in known if _is_joined_wrongly(path, one)), None)
+    if near is None:
+        return ": GET /openapi.json lists what there is"
+    return f", but there is {near}: change the client's base URL (OpenAI's clients want /v1 at its end, others do not)"
+
+
+def _is_joined_wrongly(path: str, known: str) -> bool:
+    """Whether a client has put too much or too little before a path, or its end twice."""
+    rest = path.removeprefix(known)
+    return path.endswith(known) or (path != "/" and known.endswith(path)) or (rest != path and known.endswith(rest))
