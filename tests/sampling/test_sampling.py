@@ -268,7 +268,7 @@ def test_scores_that_are_not_numbers_name_the_model(bad, options, host, monkeypa
         monkeypatch.setattr(torch.Tensor, "is_cpu", False)
     scores = scores_of()
     scores[0, 2, 7] = bad
-    bound = distribution(Sampling(**options)).for_round()
+    bound = distribution(Sampling(**options))
     found = bound.target(scores, lambda: [PATHS])
     assert list(found.dead_ends) == [(0, 2)]
     assert found.dead_end(0, [1, 3]) is None
@@ -280,8 +280,8 @@ def test_scores_that_are_not_numbers_name_the_model(bad, options, host, monkeypa
     bound.target(scores_of(), lambda: [PATHS])  # looks at the draft too
     with pytest.raises(NumericsError, match="the draft model's scores"):
         raise bound.checks.draft_error
-    other = bound.for_round()  # another round has checks of its own
-    assert (other.target(scores_of(), lambda: [PATHS]).dead_ends, other.checks.draft_error) == ({}, None)
+    bound.begin_round()  # another round has checks of its own
+    assert (bound.target(scores_of(), lambda: [PATHS]).dead_ends, bound.checks.draft_error) == ({}, None)
 
 
 def test_a_distribution_without_any_possible_token_is_refused():

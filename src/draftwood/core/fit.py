@@ -84,7 +84,8 @@ def resolve(method: Method, draft: DraftKind | None, *, greedy: bool) -> Method:
             )
     spec = METHODS[name]
     if spec.needs != "nothing" and draft is None:
-        raise no_draft(name)
+        others = " or ".join(sorted((spec.name for spec in METHODS.values() if spec.needs == "nothing"), reverse=True))
+        raise PairingError(f"method {name!r} needs a draft model: give --draft, or use --method {others}")
     beta, tau, verifier = method.beta, method.tau, method.verifier
     if (beta, tau) != (None, None):
         if not greedy and verifier != "tolerance":  # the decoder refuses that one by name
@@ -99,9 +100,3 @@ def resolve(method: Method, draft: DraftKind | None, *, greedy: bool) -> Method:
         beta, tau = BETA if beta is None else beta, TAU if tau is None else tau
     shape = method.shape or spec.shape
     return replace(method, method=name, verifier=verifier, shape=shape, beta=beta, tau=tau)
-
-
-def no_draft(name: str) -> PairingError:
-    """The error for a method that needs a draft model, where there is none."""
-    others = " or ".join(sorted((spec.name for spec in METHODS.values() if spec.needs == "nothing"), reverse=True))
-    return PairingError(f"method {name!r} needs a draft model: give --draft, or use --method {others}")

@@ -228,15 +228,16 @@ class Batch:
         rng = noise.at([len(row.tokens) - 1 for row in sampler.rows])
         root = [row.tokens[-1] for row in sampler.rows]
         with torch.inference_mode():
-            before, own = drafting.forward_seconds, sampler.for_round()
-            tree = drafting.draft(root, own, rng, [self.pipeline.limit(entry) for entry in self._entries])
+            sampler.begin_round()
+            before = drafting.forward_seconds
+            tree = drafting.draft(root, sampler, rng, [self.pipeline.limit(entry) for entry in self._entries])
             clock.seconds["draft"] += drafting.forward_seconds - before
             before = target.forward_seconds
             scores = target.extend(tree.tokens, tree.depths, tree.ancestors)
             clock.seconds["target"] += target.forward_seconds - before
             certain = verifier.reads == "argmax" or not verifier.greedy_only
-            pending = own.target(scores.logits, tree.prefixes, certain=certain, peaks=scores.peaks)
-            drafting.look_at(own)
+            pending = sampler.target(scores.logits, tree.prefixes, certain=certain, peaks=scores.peaks)
+            drafting.look_at(sampler)
             began = perf_counter()
             verdict = verify(verifier, tree, pending, rng)
             clock.seconds["verify"] += perf_counter() - began

@@ -106,9 +106,9 @@ class Drafting:
 
     def look_at(self, sampler: Sampler) -> None:
         """Count, or raise, that scores of the draft were NaN."""
-        if sampler.checks is not None and sampler.checks.draft_error is not None:
+        if (error := sampler.checks.draft_error) is not None:
             if not self.tolerant:
-                raise sampler.checks.draft_error
+                raise error
             self.errors += 1
 
     def commit(self, this_round: Round) -> None:

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, cast, final
 
 from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError, PairingError
-from draftwood.core.fit import no_draft, resolve, shape_of
+from draftwood.core.fit import resolve, shape_of
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
 from draftwood.core.shapes import MAX_NODES, Branching, Length, Shape, WidthByLength
@@ -47,21 +47,19 @@ class BuildArgs:
         shape: the parsed shape; None without a given or default shape.
         draft: the draft model, or None.
         greedy: temperature 0.
-        controllers: decide how far a method without a fixed shape drafts; new ones by default.
+        controllers: decide how far a method without a fixed shape drafts.
     """
 
     method: Method
     shape: Shape | None
     draft: Runner | None
     greedy: bool
-    controllers: Controllers = field(default_factory=Controllers)
+    controllers: Controllers
 
     @property
     def runner(self) -> Runner:
-        """The draft model; raises PairingError without one."""
-        if self.draft is None:
-            raise no_draft(self.method.method)
-        return self.draft
+        """The draft model of a method that needs one, which :func:`draftwood.core.fit.resolve` has seen."""
+        return cast(Runner, self.draft)
 
     @property
     def block(self) -> BlockRunner | None:

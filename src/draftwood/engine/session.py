@@ -81,7 +81,8 @@ class Session(ABC):
         check_parts(model, draft_model, tokenizer)
         self.model, self.draft_model, self.tokenizer = model, draft_model, tokenizer
         self.target, self.draft, self.engine = runners or make_runners(model, draft_model, backend="torch")
-        _check("known", known, Known, "what draftwood.engine.knowledge.known_of returns")
+        if known is not None and not isinstance(known, Known):
+            raise ConfigError(f"known is {short_repr(known)}: give what draftwood.engine.knowledge.known_of returns")
         self.known = known or Known()
         self.eos = eos_of(model, tokenizer, self.target.vocab_size)
         self.final_token = final_token(model)
@@ -290,8 +291,3 @@ class Session(ABC):
         requests = self.requests(prompts, wanted, seeds, given.get("logprobs"), given.get("draft_text"))
         results = self._results(requests, own, given, trace, reuse=self._reuse)
         return results[0] if alone else results
-
-
-def _check(name: str, given: object, kind: Any, wanted: str) -> None:
-    if given is not None and not isinstance(given, kind):
-        raise ConfigError(f"{name} is {short_repr(given)}: give {wanted}")

@@ -40,7 +40,6 @@ class _RoundState:
     above: float = 0.0  # 0 without a draft
     net: float = 0.0  # tokens of the best tree so far, less those that its seconds beyond the smallest tree would bring
     reads: bool = False  # the draft model also read text that it had not seen
-    probe_loss: float | None = None  # seconds that a probe of the draft is expected to lose; None: as the last one
 
 
 @final
@@ -93,6 +92,7 @@ class Controller(Budget):
         if plain:
             probe.start()
         self._round, self._beyond = _RoundState(), self.costs.beyond(constants.NODES)
+        self._probes.draft.expected = None
         return plain
 
     def shows_guess(self, chains: Sequence[Sequence[float]]) -> bool:
@@ -130,10 +130,10 @@ class Controller(Budget):
                 self._probes.draft.cancel()
                 return True
             rounds = _DRAFTED * constants.PROBE_ROUNDS
-            self._round.probe_loss = base * min(1.0, rounds * (1.0 - self._worth.value))
+            self._probes.draft.expected = base * min(1.0, rounds * (1.0 - self._worth.value))
         if guess and (above < self.speed * self.costs.opening or self._draft_pays(1.0, guess=False)):
             return False  # with this guess no draft can pay, or without it the draft pays: a probe would show nothing
-        if not self._probes.draft.due(base, self._round.probe_loss):
+        if not self._probes.draft.due(base):
             return False
         self._probes.draft.start()
         return True
@@ -192,7 +192,7 @@ class Controller(Budget):
         state, base = self._round, self.costs.base
         lost = max(0.0, seconds - tokens / self.speed) if self.speed else 0.0
         for probe in self._probes:
-            probe.end_round(seconds, lost, base or seconds, state.probe_loss if probe is self._probes.draft else None)
+            probe.end_round(seconds, lost, base or seconds)
         seen_size = self.costs.add_tree(nodes - 1, max(0.0, seconds - drafting), drafted=state.above > 0.0)
         if state.above and seen_size and base and not (state.reads or state.guess):
             self._worth.add(tokens, seconds / base)

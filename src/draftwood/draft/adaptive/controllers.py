@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, TypeVar, final
+from typing import Final, final
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from draftwood.draft.adaptive.expand import AcceptanceModel
 from draftwood.draft.adaptive.learnt import NOTHING, Knowledge, Learnt
 from draftwood.draft.adaptive.lookup import PromptLookup
 
-_Key = TypeVar("_Key")
 PLAIN: Final = 0
 _GROUP: Final = 3  # rounds of one size; the first is not counted
 _SIZES: Final = ((2, 3), (5, 7), (11, 15), (23,))  # nodes without the root
@@ -123,14 +122,14 @@ class CostTrial(Budget):
 
     def end_level(self, depth: int, above: float, values: Sequence[float], nodes: int, seconds: float | None) -> None:
         if seconds is not None:
-            _keep_least(self._levels, (depth, nodes), seconds)
+            self._levels[depth, nodes] = min(seconds, self._levels.get((depth, nodes), math.inf))
 
     def tree_size(self, values: Sequence[float]) -> int:
         return min(self._size, len(values))
 
     def end_round(self, nodes: int, tokens: float, drafting: float, seconds: float) -> None:
         if self._last == self._size:  # else engines have prepared themselves for a new size
-            _keep_least(self._rounds, nodes - 1, seconds - drafting)
+            self._rounds[nodes - 1] = min(seconds - drafting, self._rounds.get(nodes - 1, math.inf))
         elif self._size == PLAIN:
             self._back = min(self._back, seconds)
 
@@ -150,10 +149,6 @@ class CostTrial(Budget):
             opening=opening / base,
             levels=_at_knots(later or {1: opening}, base),
         )
-
-
-def _keep_least(seconds: dict[_Key, float], key: _Key, new: float) -> None:
-    seconds[key] = min(new, seconds.get(key, new))
 
 
 def _at_knots(seconds: Mapping[int, float], base: float) -> tuple[float, ...]:
