@@ -103,8 +103,6 @@ def check_path(name: object) -> None:
         if not (folder / CONFIG).is_file():
             raise ModelError(f"the folder {text!r} holds no {CONFIG}: {_ADVICE}")
         _check_generation_config(folder / GENERATION_CONFIG)
-    elif folder.exists():
-        raise ModelError(f"{text!r} is a file: {_ADVICE}")
     elif isinstance(name, Path) or text.startswith((".", "/")) or text.count("/") > 1:
         raise ModelError(f"there is no folder {text!r}: give a folder made by save_pretrained, or the name of a hub model")
     else:

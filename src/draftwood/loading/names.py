@@ -16,7 +16,7 @@ from typing import Any, Final, final
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.hardware.machine import cache_folder
 from draftwood.loading.checkpoint import CONFIG, check_path, has_head
-from draftwood.loading.gguf_header import MAGIC, PART, read_header
+from draftwood.loading.gguf_header import PART, read_header
 from draftwood.loading.gguf_names import SIDE, download, file_here, on_hub, repository
 
 _SUFFIX = ".gguf"
@@ -160,17 +160,22 @@ def gguf_file_of(name: str | Path) -> Path | None:
     if not path.exists() and (found := file_here(name)) is not None:
         return found
     if path.is_dir():
-        held = () if (path / CONFIG).is_file() else sorted(p for p in path.iterdir() if p.suffix.lower() == _SUFFIX)
-        files = [file for file in held if (part := PART.search(file.name)) is None or int(part[1]) == 1]
+        files = [] if (path / CONFIG).is_file() else sorted(filter(_is_first, path.iterdir()))
         if len(files) > 1:
             listed = ", ".join(file.name for file in files)
             raise ModelError(f"the folder {str(path)!r} holds {len(files)} GGUF files: name one of them ({listed})")
         return files[0] if files else None
     if path.is_file():
-        return path if path.suffix.lower() == _SUFFIX or _begins(path) == MAGIC else None
+        return path  # reading says so if it is none
     if path.suffix.lower() == _SUFFIX and not str(path).startswith("~"):
         raise ModelError(f"there is no file {str(path)!r}: give the path of a GGUF file")
     return None
+
+
+def _is_first(path: Path) -> bool:
+    """Whether this is a GGUF file by its name, and no further part of a model."""
+    part = PART.search(path.name)
+    return path.suffix.lower() == _SUFFIX and (part is None or int(part[1]) == 1)
 
 
 def models_in(folder: Path) -> list[Path]:
@@ -180,9 +185,8 @@ def models_in(folder: Path) -> list[Path]:
         return []
     found: list[Path] = []
     for path in sorted(folder.glob("*")) + sorted(folder.glob("*/*")) + sorted(folder.glob("*/*/*")):
-        part = PART.search(path.name)
-        file = path.suffix.lower() == _SUFFIX and path.is_file() and not path.name.lower().startswith(SIDE)
-        model = (file and (part is None or int(part[1]) == 1)) or (path / CONFIG).is_file()
+        file = _is_first(path) and path.is_file() and not path.name.lower().startswith(SIDE)
+        model = file or (path / CONFIG).is_file()
         found += [path] if model and not set(path.parents) & set(found) else []
     return found
 
@@ -264,11 +268,3 @@ def located(kind: str, target: str | Path | None, draft: str | Path | None) -> t
 
 def _short(name: str | Path) -> ShortName | None:
     return None if Path(name).exists() else SHORT_NAMES.get(str(name))
-
-
-def _begins(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(MAGIC))
-    except OSError:
-        return b""
