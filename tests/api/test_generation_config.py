@@ -233,12 +233,6 @@ def test_what_no_sampling_can_say_is_told_when_a_pair_is_loaded(tmp_path, caplog
     assert "the model's generation config says stop_strings=['###']: give them as stop strings" in caplog.text
 
 
-@pytest.mark.parametrize("given", [{"temprature": 1}, {"logit_bias": 1.0}, {"processors": 5}])
-def test_settings_that_are_none_are_refused_in_a_sentence(given):
-    with pytest.raises(ConfigError):
-        pair_of().own_sampling(given)
-
-
 def test_the_method_of_a_pair_is_that_of_its_own_temperature():
     pair = pair_of()
     assert pair.method() == pair.method(temperature=0.0) != pair.method(temperature=1.0)

@@ -78,8 +78,6 @@ def test_a_backend_that_is_named_is_taken(models, monkeypatch):
         ):
             call()
     assert engines(load(models, backend="torch")) == ["torch"] * 2
-    with pytest.raises(ConfigError, match="weights 'int8' need the native engine: leave --backend out"):
-        LoadOptions(backend="torch", weights="int8")
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -258,8 +256,6 @@ def test_check_tells_what_runs_the_models(run, pair, monkeypatch):
     )
     size = ["--samples", 32, "--new-tokens", 20]
     assert json.loads(run("check", *pair, *size, "--json").stdout)["exact"]
-    rounded = run("check", *pair, *size, "--weights", "int8")
-    assert (rounded.exit_code, "--weights is int8" in rounded.stderr) == (2, True)
     broken(monkeypatch)
     result = run(*command, "--json")
     found = json.loads(result.stdout)

@@ -97,13 +97,6 @@ def test_one_message_is_answered_and_quiet_writes_nothing_else(run, folder, pair
     assert not quiet.stderr
 
 
-def test_quiet_and_compare_are_refused_together(run, folder):
-    shown = run("chat", "a dog", "--target", folder, *GREEDY, "--quiet", "--compare")
-    assert shown.exit_code == 2
-    assert "--compare shows two speeds, and --quiet shows none: leave out one of them" in shown.stderr
-    assert shown.stdout == ""
-
-
 def test_a_system_prompt_comes_first_and_can_be_replaced(talk, folder, pair):
     lines = ["the fox ran", "/reset", "/system the red hen", "the fox ran", "/system"]
     shown = talk("--target", folder, *GREEDY, "--system", "a dog", "--quiet", typed=lines)

@@ -58,6 +58,7 @@ REFUSED = [
     ("translate", "there is no text"),
     ("translate --input none.txt", "none.txt cannot be read: No such file"),
     ("chat --compare", "the message is empty"),
+    ("chat x --quiet --compare", "--compare shows two speeds, and --quiet shows none: leave out one of them"),
     ("check --seed -1", "seed is -1"),
     ("check --weights int8", "--weights is int8"),
     ("trace x --json none/a.json", "output folder none does not exist"),

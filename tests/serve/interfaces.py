@@ -66,6 +66,12 @@ def said(found):
     return Said(thought, message["content"] or "", calls, found.get("finish_reason") or found["done_reason"])
 
 
+def error_of(response):
+    """The sentence of an error."""
+    error = response.json()["error"]
+    return error if isinstance(error, str) else error["message"]
+
+
 def events_of(client, path, body):
     """The events of a stream: chunks of a chat, events with names, or lines of JSON."""
     response = client.post(path, json={**body, "stream": True})

@@ -40,13 +40,6 @@ def lax(folders):
 # ---- the model ----
 
 
-def test_a_request_without_a_name_is_for_the_servers_model(client):
-    for body in (completion(), chat()):
-        for named in ({**body, "model": None}, {name: value for name, value in body.items() if name != "model"}):
-            assert answer(client, named)["model"] == "tiny"
-    assert client.post("/tokenize", json={"prompt": "a"}).status_code == 200
-
-
 def test_a_model_has_several_names(client):
     assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["tiny", "other"]
     assert client.get("/v1/models/other").json()["id"] == "other"

@@ -30,6 +30,7 @@ from tests.browser import serious
 from tests.serve import conftest
 from tests.serve.client import MESSAGES, chunks, raw, value_of
 from tests.serve.conftest import DRAWS, ENDED, METHOD, PAGE, on_port, until, write
+from tests.serve.interfaces import error_of
 from tests.tiny_chat import save_chat
 
 LOADING = LoadOptions(dtype="float32", device="cpu", backend="native", profile="none")
@@ -153,11 +154,9 @@ def test_another_name_is_refused_with_those_that_there_are(home, loads):
         for path, body in bodies.items():
             response = client.post(path, json={"model": "fourth", **body})
             assert response.status_code == 404
-            error = response.json()["error"]
-            said = error if path.startswith("/api/") else error["message"]
-            assert all(repr(name) in said for name in ("fourth", *NAMES))
+            assert all(repr(name) in error_of(response) for name in ("fourth", *NAMES))
             if path.startswith("/v1/messages"):
-                assert (response.json()["type"], error["type"]) == ("error", "not_found_error")
+                assert (response.json()["type"], response.json()["error"]["type"]) == ("error", "not_found_error")
         assert not loads.names
 
 
@@ -262,8 +261,7 @@ def test_a_load_that_fails_says_why_and_the_next_request_tries_again(home, texts
         for path, body in (("/v1/completions", {"prompt": "a"}), ("/v1/messages", {"messages": MESSAGES, "max_tokens": 2}),
                            ("/api/generate", {"prompt": "a"})):  # fmt: skip
             response = client.post(path, json={"model": "second", **body})
-            error = response.json()["error"]
-            said = error if path.startswith("/api/") else error["message"]
+            said = error_of(response)
             assert response.status_code == 500
             assert said.startswith("the model 'second' cannot be loaded: ")
             assert "model.safetensors" in said
