@@ -36,11 +36,6 @@ def test_names_specs_and_builders_are_the_same():
     assert "hf" in dir(draftwood)
 
 
-def test_auto_is_the_adaptive_tree_and_with_a_shape_one_of_shared_noise():
-    assert resolve(Method(), CAUSAL, greedy=False).method == "adaptive"
-    assert resolve(Method(shape="2-2"), CAUSAL, greedy=False).method == "shared-noise"
-
-
 @SPECS
 def test_a_spec_says_what_its_drafter_does(spec):
     drafter, verifier = build(Method(method=spec.name), draft_for(spec), greedy=False)

@@ -33,13 +33,6 @@ def test_a_draft_that_is_right_is_accepted_beyond_both_windows_and_control_one_w
     assert result.stats.block_efficiency > 3.6 if right else result.stats.block_efficiency < 3
 
 
-def test_where_the_models_own_context_is_shorter_it_ends_the_text_as_ever():
-    model = tiny("mistral", dtype=torch.float32, sliding_window=WINDOW, max_position_embeddings=20)
-    limits = Limits(max_new_tokens=100, ignore_eos=True)
-    [result] = Pair(model, None, Numbers()).generate([TEXT], limits=limits)
-    assert (result.finish_reason, len(result.token_ids)) == ("length", 20 - len(PROMPT))
-
-
 def changing(seed=0):
     """A model whose rotary embedding changes at a length."""
     rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4,

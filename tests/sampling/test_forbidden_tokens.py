@@ -81,8 +81,7 @@ def tries(good, width, answer):
             token = good[len(new)] if len(new) < len(good) else 0
             return [token, (token + 1) % 40]
         astray = len(new) - next(i for i, token in enumerate(new) if token != good[i])
-        found = answer(astray)
-        return found
+        return answer(astray)
 
     return allowed
 
