@@ -5,6 +5,9 @@ Processors without bfloat16 products emulate them, many times slower than float3
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from time import perf_counter
 
@@ -25,9 +28,13 @@ def number_format(device_type: str) -> torch.dtype:
     return min((torch.float32, torch.bfloat16), key=_seconds)
 
 
-def autocast(device: torch.device) -> torch.autocast:
-    """Products in :func:`number_format`, over float32 weights."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=number_format(device.type) is torch.bfloat16)
+@contextmanager
+def autocast(device: torch.device) -> Iterator[None]:
+    """Products in :func:`number_format`, over float32 weights; those of norms too, of which PyTorch would warn."""
+    enabled = number_format(device.type) is torch.bfloat16
+    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Mismatch dtype between input and weight")
+        yield
 
 
 def _seconds(dtype: torch.dtype) -> float:
