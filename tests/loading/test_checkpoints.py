@@ -64,6 +64,30 @@ def test_gaps_are_refused_by_name_in_a_target_and_in_a_draft(tmp_path, damage, s
         assert str(folder) in str(caught.value)
 
 
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+FILES = [
+    ("model.safetensors", LFS, "a pointer of Git LFS, not the file: run 'git lfs pull'"),
+    ("tokenizer.json", LFS, "a pointer of Git LFS, not the file: run 'git lfs pull'"),
+    ("model.safetensors", b"<!DOCTYPE html>", "header too large.*copy or download that file again"),
+]
+
+
+@pytest.mark.parametrize(("name", "data", "said"), FILES)
+@pytest.mark.parametrize("backend", ["torch", "native"])
+def test_a_file_that_was_not_downloaded_is_named_with_what_to_do(tmp_path, backend, name, data, said):
+    folder = save_tiny(tmp_path / "clone")
+    (folder / name).write_bytes(data)
+    with pytest.raises(ModelError, match=said) as caught:
+        load(folder, options=LoadOptions(dtype="float32", device="cpu", backend=backend))
+    assert str(folder / name) in str(caught.value)
+
+
+def test_a_folder_with_an_adapter_alone_is_not_a_model(tmp_path):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match="merge its adapter into the model"):
+        load(tmp_path, options=ON_CPU)
+
+
 def test_tied_embeddings_old_buffers_and_base_models_are_whole(tmp_path):
     folder = save_tiny(tmp_path / "tied", tie_word_embeddings=True)
     change_tensors(folder, lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))

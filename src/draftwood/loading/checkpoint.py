@@ -18,6 +18,7 @@ CONFIG: Final = "config.json"
 GENERATION_CONFIG: Final = "generation_config.json"
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _END: Final = "eos_token_id"
+_MERGE: Final = "merge its adapter into the model (merge_and_unload of peft), and save that"
 _SHOWN = 3  # tensors that a message names
 _ADVICE = (
     f"give a folder made by save_pretrained ({CONFIG}, model.safetensors, tokenizer.json), a GGUF file, or the name of a "
@@ -56,7 +57,7 @@ def tensor_table(path: Path) -> tuple[dict[str, Any], int]:
 def _table(path: Path, _size: int, _modified: int) -> tuple[dict[str, Any], int]:
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
-        table: dict[str, Any] = json.loads(file.read(size))
+        table: dict[str, Any] = json.loads(file.read(min(size, _size)))
     table.pop("__metadata__", None)
     return table, 8 + size
 
@@ -101,12 +102,21 @@ def check_path(name: object) -> None:
         raise ModelError(f"{text!r} begins with ~, which only a shell expands: write the whole path")
     if folder.is_dir():
         if not (folder / CONFIG).is_file():
-            raise ModelError(f"the folder {text!r} holds no {CONFIG}: {_ADVICE}")
+            advice = _MERGE if (folder / "adapter_config.json").is_file() else _ADVICE
+            raise ModelError(f"the folder {text!r} holds no {CONFIG}: {advice}")
+        _refuse_pointers(folder)
         _check_generation_config(folder / GENERATION_CONFIG)
     elif isinstance(name, Path) or text.startswith((".", "/")) or text.count("/") > 1:
         raise ModelError(f"there is no folder {text!r}: give a folder made by save_pretrained, or the name of a hub model")
     else:
         _check_hub(text)
+
+
+def _refuse_pointers(folder: Path) -> None:
+    """Refuse files of a clone that Git LFS has not downloaded."""
+    for path in (*folder.glob("model*.safetensors"), *folder.glob("tokenizer.*")):
+        if path.stat().st_size < 1024 and path.read_bytes().startswith(b"version https://git-lfs"):
+            raise ModelError(f"{str(path)!r} is a pointer of Git LFS, not the file: run 'git lfs pull' in its folder")
 
 
 def _check_generation_config(path: Path) -> None:

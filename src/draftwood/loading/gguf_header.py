@@ -239,10 +239,7 @@ def _read(path: Path, _size: int, _modified: int) -> Header:
         if not begin:
             raise ModelError(f"the GGUF file {str(path)!r} is empty: {AGAIN}")
         if begin[:4] != MAGIC:
-            raise ModelError(
-                f"{str(path)!r} is not a GGUF file: it begins with {begin[:4]!r}, not with {MAGIC!r}; give one, or the "
-                f"folder of the model, or {AGAIN}"
-            )
+            raise ModelError(f"'{path}' is not a GGUF file: it begins with {begin!r}; give one, or the folder of the model")
         _check_version(path, begin[4:])
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
