@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from draftwood import Stateless
+from draftwood.grammar.constraint import Grammars
+from draftwood.grammar.grammar import Grammar
 from draftwood.sampling.processors import ByPrompt
 from draftwood.serve.http.errors import ApiError
 from draftwood.serve.http.settings import ToolParser
@@ -21,6 +23,8 @@ from draftwood.serve.openai.message import AnswerReader
 from draftwood.serve.openai.reading import Reading
 from draftwood.serve.openai.tagged import QWEN, Nesting
 from draftwood.serve.openai.tools import Function, grammar_of_calls
+from tests.grammar.schemas import compact
+from tests.grammar.tiny import letters
 from tests.serve import shapes
 from tests.serve.client import CHAT, MESSAGES, answer, chat, refused, streamed
 from tests.serve.conftest import DRAWS, loaded, make_service, serving
@@ -617,6 +621,19 @@ def test_a_template_with_tools_gets_them(able):
     described = {**TIME, "function": {"name": "get_time", "description": "<end>"}}
     ids = client.post("/tokenize", json={"messages": MESSAGES, "tools": [described]}).json()["tokens"]
     assert ids.count(0) == 3 - 1, "the name of a special token in a description is text"
+
+
+@pytest.mark.parametrize(("more", "further"), [
+    ({}, False), ({"additionalProperties": True}, True), ({"anyOf": [{"required": ["a"]}]}, True),
+    ({"required": ["a"], "minProperties": 2}, True),
+])  # fmt: skip
+def test_arguments_are_those_that_a_function_names(more, further):
+    signs = '{"a:1},'
+    schema = Function(name="f", parameters={"properties": {"a": {"enum": [1]}}, **more}).form([])
+    written = [signs.index(sign) + 1 for sign in '{"a":1']
+    grammars = Grammars(letters(tuple(signs)), len(signs) + 1, frozenset([0]))
+    mask = grammars.constraint(Grammar.json_schema(compact(schema)), frozenset()).mask(written)
+    assert bool(mask[signs.index(",") + 1]) is further
 
 
 @pytest.mark.parametrize(("fields", "param", "says"), [

@@ -107,7 +107,7 @@ def prompts_of(name: str, given: object) -> tuple[list[str | list[int]], bool]:
     if isinstance(whole, str):
         return [check_text(name, whole)], True
     if not isinstance(whole, list | tuple):
-        raise _no_prompt(name, given)
+        raise _no_prompt(name, given, several=True)
     parts = [_plain(part) for part in whole]
     if parts and (ids := _ids(parts)) is not None:
         return [ids], True
@@ -171,6 +171,7 @@ def _ids(values: Sequence[object]) -> list[int] | None:
     return ids if len(ids) == len(values) else None
 
 
-def _no_prompt(name: str, given: object) -> ConfigError:
+def _no_prompt(name: str, given: object, *, several: bool = False) -> ConfigError:
     hint = " (of what a tokenizer made, its input_ids)" if isinstance(given, Mapping) and "input_ids" in given else ""
-    return ConfigError(f"{name} is {short_repr(given)}: give a text, its token ids{hint}, or a list of several of these")
+    wanted = f"a text, its token ids{hint}, or a list of several of these" if several else f"a text, or its token ids{hint}"
+    return ConfigError(f"{name} is {short_repr(given)}: give {wanted}")

@@ -41,7 +41,8 @@ class InUse:
                 own = me in self._waiting_for_it or monotonic() - began > _GRACE
                 if own and self._waiting_for_it & {me, task}:
                     raise ConfigError(
-                        "these models are generating already: finish or close that stream first, or load another pair"
+                        "these models are generating already: finish or close that stream first (contextlib.closing or "
+                        "aclosing do at the end of a block), or load another pair"
                     )
                 if not self._thread.is_alive():
                     raise ConfigError(

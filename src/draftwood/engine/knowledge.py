@@ -61,7 +61,7 @@ class Known:
         try:
             save(self.path, self.profile_key, learnt=learnt)
         except OSError as error:
-            _LOG.info("%s cannot be written: %s", self.path, error)
+            _LOG.info("%s cannot be written: %s; DRAFTWOOD_CACHE names another folder", self.path, error)
 
 
 def default_path(profile_key: ProfileKey) -> Path:

@@ -236,10 +236,10 @@ def read_header(path: Path) -> Header:
 def _read(path: Path, _size: int, _modified: int) -> Header:
     with path.open("rb") as file:
         begin = file.read(8)
-        if not begin:
-            raise ModelError(f"the GGUF file {str(path)!r} is empty: {AGAIN}")
         if begin[:4] != MAGIC:
-            raise ModelError(f"'{path}' is not a GGUF file: it begins with {begin!r}; give one, or the folder of the model")
+            advice = {b"": f"it is empty; {AGAIN}", b"version ": "it points to one; run 'git lfs pull' in its folder"}
+            said = advice.get(begin, f"it begins with {begin!r}; give one, or the folder of the model")
+            raise ModelError(f"'{path}' is not a GGUF file: {said}")
         _check_version(path, begin[4:])
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:

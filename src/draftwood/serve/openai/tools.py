@@ -17,6 +17,10 @@ from draftwood.serve.openai.formats import ToolFormat
 
 T = TypeVar("T")
 _NOTHING: Final = {"type": "object", "properties": {}, "additionalProperties": False}
+_OPEN: Final = frozenset(  # keywords beside which properties are not all that an object may have
+    {"allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas"}
+    | {"patternProperties", "unevaluatedProperties", "minProperties"}
+)
 _LARGE: Final = ("too big", "longer than", "too large", "too deeply")  # in reasons of a grammar that is refused
 
 
@@ -29,8 +33,11 @@ class Function(Body):
     strict: bool | None = None
 
     def form(self, remarks: list[str]) -> dict[str, Any]:
-        """The schema of its arguments, which are an object; without parameters it is empty. Raises an ApiError for
-        parameters of another type."""
+        """The schema of its arguments, which are an object; without parameters it is empty.
+
+        It admits the arguments that it names, unless it has ``additionalProperties``. Raises an ApiError for parameters of
+        another type.
+        """
         if self.parameters is None:
             return _NOTHING
         name, kind = f"the parameters of the function {short_repr(self.name)}", self.parameters.get("type", "object")
@@ -40,7 +47,9 @@ class Function(Body):
                 "properties",
                 param="tools",
             )
-        return held(name, {**self.parameters, "type": "object"}, remarks)
+        named = "properties" in self.parameters and not self.parameters.keys() & _OPEN
+        closed = {"additionalProperties": False} if named else {}
+        return held(name, {**closed, **self.parameters, "type": "object"}, remarks)
 
 
 class Tool(Body):
