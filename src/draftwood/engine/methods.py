@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias, cast, final
 
 from draftwood.core.draws import Draw
@@ -47,14 +47,14 @@ class BuildArgs:
         shape: the parsed shape; None without a given or default shape.
         draft: the draft model, or None.
         greedy: temperature 0.
-        controllers: decide how far a method without a fixed shape drafts.
+        controllers: decide how far a method without a fixed shape drafts; new ones by default.
     """
 
     method: Method
     shape: Shape | None
     draft: Runner | None
     greedy: bool
-    controllers: Controllers
+    controllers: Controllers = field(default_factory=Controllers)
 
     @property
     def runner(self) -> Runner:

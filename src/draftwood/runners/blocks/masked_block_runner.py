@@ -167,8 +167,8 @@ class MaskedBlockPasses:
     def read(self, tokens: Int[Tensor, "row source"], mask: Bool[Tensor, "row source"]) -> Sources:
         """Encode padded sources; the last keys and values are those for the question of the masked positions."""
         states = self._encoder(input_ids=tokens, attention_mask=mask.long())[0]
-        asked = self._question.memory(self._embedded(tokens, self._encoder.embed_positions(tokens.shape)))
-        return Sources(mask, memory=torch.cat([source_memory(self._layers, states), torch.stack(asked, dim=1)], dim=1))
+        of_source = self._question.memory(self._embedded(tokens, self._encoder.embed_positions(tokens.shape)))
+        return Sources(mask, memory=torch.cat([source_memory(self._layers, states), torch.stack(of_source, dim=1)], dim=1))
 
     def fill(
         self,
@@ -180,10 +180,10 @@ class MaskedBlockPasses:
     ) -> Float[Tensor, "row count vocab"]:
         """Scores of the last ``count`` tokens, which are masked; ``seen`` is False at padding."""
         assert sources.memory is not None
-        (*memories, asked), at = by_layer(sources.memory), embedding(positions, self._positions)
+        (*memories, of_source), at = by_layer(sources.memory), embedding(positions, self._positions)
         mask, source_mask = (padding_bias(part, at.dtype) for part in (seen, sources.mask))
         x = self._embedded(tokens, at)
-        x[:, -count:] += self._question.attend(self._question.query(at[:, -count:]), *asked, source_mask)
+        x[:, -count:] += self._question.attend(self._question.query(at[:, -count:]), *of_source, source_mask)
         for layer, memory in zip(self._layers, memories, strict=True):
             x = layer.read(x, partial(_attend_within, layer, mask), memory, source_mask, norm_first=False)
         return product(x[:, -count:], self._head)

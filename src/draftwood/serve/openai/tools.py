@@ -17,7 +17,7 @@ from draftwood.serve.openai.formats import ToolFormat
 
 T = TypeVar("T")
 _NOTHING: Final = {"type": "object", "properties": {}, "additionalProperties": False}
-_OPEN: Final = frozenset(  # keywords beside which properties are not all that an object may have
+_OPEN: Final = frozenset(  # keywords that may admit more properties than those named
     {"allOf", "anyOf", "oneOf", "$ref", "if", "dependentSchemas"}
     | {"patternProperties", "unevaluatedProperties", "minProperties"}
 )
@@ -33,11 +33,8 @@ class Function(Body):
     strict: bool | None = None
 
     def form(self, remarks: list[str]) -> dict[str, Any]:
-        """The schema of its arguments, which are an object; without parameters it is empty.
-
-        It admits the arguments that it names, unless it has ``additionalProperties``. Raises an ApiError for parameters of
-        another type.
-        """
+        """The schema of its arguments: an object that has those which it names, unless it says ``additionalProperties``, and
+        none without parameters. Raises an ApiError for parameters of another type."""
         if self.parameters is None:
             return _NOTHING
         name, kind = f"the parameters of the function {short_repr(self.name)}", self.parameters.get("type", "object")
