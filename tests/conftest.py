@@ -19,6 +19,11 @@ if os.environ.get("DRAFTWOOD_SHAPES") != "off":
     install_import_hook([f"draftwood.{room}" for room in rooms], "beartype.beartype")
 
 
+def pytest_collection_modifyitems(items):
+    """The longest file comes first: at the end one process would wait minutes for the other."""
+    items.sort(key=lambda item: item.path.name != "test_doc_commands.py")
+
+
 def pytest_collection_finish():
     """Libraries and tests stay: the garbage of a test is found without walking a million objects of theirs."""
     gc.collect()
