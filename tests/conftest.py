@@ -12,11 +12,17 @@ from jaxtyping import install_import_hook
 
 from tests.browser import start
 
+THREADS = torch.get_num_threads()
 gc.disable()  # until all tests are collected: what is imported stays
 if os.environ.get("DRAFTWOOD_SHAPES") != "off":
     rooms = ["core.rng", "core.tree", "core.rounds", "sampling.rows", "sampling.sampler", "engine.drafting"]
     rooms += ["draft", "verify", "runners", "tune"]
     install_import_hook([f"draftwood.{room}" for room in rooms], "beartype.beartype")
+
+
+def pytest_runtest_teardown():
+    """A command of a test may set another number, and then every later test of the process would wait for its threads."""
+    torch.set_num_threads(THREADS)
 
 
 def pytest_collection_modifyitems(items):
