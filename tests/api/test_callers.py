@@ -152,7 +152,7 @@ def test_wrong_settings_are_refused_in_a_sentence(pair, translator, settings, sa
 )
 def test_what_is_no_prompt_is_refused(pair, translator, prompt):
     for call in (pair.generate, translator.translate):
-        with pytest.raises(ConfigError, match=r"(prompt|text) is .*: give a text, (or )?its token ids"):
+        with pytest.raises(ConfigError, match=r"(prompt|text) is .*: give a text, its token ids, or a list of several"):
             call(prompt)
     for call in (pair.encode, translator.encode):
         with pytest.raises(ConfigError, match="give a text, or its token ids"):

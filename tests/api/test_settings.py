@@ -164,7 +164,7 @@ def test_it_is_said_what_to_give_instead(public, given, said):
 
 def test_options_of_loading_are_settings_too():
     for load in (draftwood.load, draftwood.load_translator):
-        with pytest.raises(ConfigError, match=r"^LoadOptions has no argument 'dytpe': did you mean dtype\?$"):
+        with pytest.raises(ConfigError, match=r"^options: LoadOptions has no argument 'dytpe': did you mean dtype\?$"):
             load(options={"dytpe": "float32"})
         with pytest.raises(ConfigError, match="options is 'float32': give a LoadOptions, or a mapping"):
             load(options="float32")

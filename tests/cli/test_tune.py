@@ -76,8 +76,10 @@ def test_the_measured_methods_know_what_the_pair_has_learnt(models):
     method = loaded.method(Method(method="adaptive"), temperature=0.0)
     assert loaded.learnt[f"{method.method}, temperature 0"].by_rows[1].timed
     measured = compare.ids_decoder(loaded, method, 0.0).pipeline
-    assert measured.drafter.lookup is loaded.decoder(method, temperature=0.0).pipeline.drafter.lookup
-    assert measured.tokenizer is None
+    drafter, own = measured.drafter, loaded.decoder(method, temperature=0.0).pipeline.drafter
+    assert (drafter.lookup, drafter.grower.expander.model) == (own.lookup, own.grower.expander.model)
+    assert drafter._budgets(1) is own._budgets(1)
+    assert (measured.tokenizer, measured.verifier.name) == (None, "greedy")
 
 
 def test_the_choice_is_used_by_file_too(run, pair, texts, cache):

@@ -211,7 +211,7 @@ def test_a_prompt_as_long_as_the_context_is_scored_and_a_longer_one_is_refused()
 
 @pytest.mark.parametrize("given", [True, 21, -1, "5", {"of": "draft"}, {"top": 1, "n": 2}, 1.5])
 def test_other_values_are_refused_by_name(given):
-    with pytest.raises(ConfigError, match=r"logprobs|LogprobSettings"):
+    with pytest.raises(ConfigError, match="logprobs"):
         pair_of("torch").generate(PROMPT, logprobs=given)
 
 

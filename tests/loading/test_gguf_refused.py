@@ -35,6 +35,7 @@ def refusal(file):
     [
         (None, "there is no file"),
         (b"", "is empty"),
+        (b"version https://git-lfs.github.com/spec/v1\noid", "is a pointer of Git LFS, not the file: run 'git lfs pull'"),
         (b"PK\x03\x04 a zip archive", "is not a GGUF file"),
         (b"GGUF", "damaged or incomplete"),
         (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version 1 of the format"),

@@ -10,6 +10,7 @@ from reprlib import Repr
 from typing import Any, Final, TypeVar
 
 from draftwood.core.errors import ConfigError
+from draftwood.core.unknown import UnknownArgumentError
 
 T = TypeVar("T")
 LARGEST: Final = 3.4028234663852886e38
@@ -130,4 +131,7 @@ def settings(name: str, value: Any, kind: type[T]) -> T:
         return value
     if not isinstance(value, Mapping):
         raise ConfigError(f"{name} is {short_repr(value)}: give a {kind.__name__}, or a mapping of its settings")
-    return kind(**{str(key): one for key, one in value.items()})
+    try:
+        return kind(**{str(key): one for key, one in value.items()})
+    except UnknownArgumentError as error:
+        raise ConfigError(f"{name}: {error}") from None

@@ -111,17 +111,17 @@ def prompts_of(name: str, given: object) -> tuple[list[str | list[int]], bool]:
     parts = [_plain(part) for part in whole]
     if parts and (ids := _ids(parts)) is not None:
         return [ids], True
-    return [prompt_of(name, part) for part in parts], False
+    return [prompt_of(name, part, several=True) for part in parts], False
 
 
-def prompt_of(name: str, given: object) -> str | list[int]:
-    """A single text or list of token ids, as in :func:`prompts_of`."""
+def prompt_of(name: str, given: object, *, several: bool = False) -> str | list[int]:
+    """A single text or list of token ids, as in :func:`prompts_of`; it may be one of ``several``."""
     part = _plain(given)
     if isinstance(part, str):
         return check_text(name, part)
     ids = _ids([_plain(token) for token in part]) if isinstance(part, list | tuple) else None
     if ids is None:
-        raise _no_prompt(name, given)
+        raise _no_prompt(name, given, several=several)
     return ids
 
 
@@ -171,7 +171,7 @@ def _ids(values: Sequence[object]) -> list[int] | None:
     return ids if len(ids) == len(values) else None
 
 
-def _no_prompt(name: str, given: object, *, several: bool = False) -> ConfigError:
+def _no_prompt(name: str, given: object, *, several: bool) -> ConfigError:
     hint = " (of what a tokenizer made, its input_ids)" if isinstance(given, Mapping) and "input_ids" in given else ""
     wanted = f"a text, its token ids{hint}, or a list of several of these" if several else f"a text, or its token ids{hint}"
     return ConfigError(f"{name} is {short_repr(given)}: give {wanted}")

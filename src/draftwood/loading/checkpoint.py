@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
@@ -18,6 +18,7 @@ CONFIG: Final = "config.json"
 GENERATION_CONFIG: Final = "generation_config.json"
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _END: Final = "eos_token_id"
+_POINTER: Final = b"version https://git-lfs"
 _MERGE: Final = "merge its adapter into the model (merge_and_unload of peft), and save that"
 _SHOWN = 3  # tensors that a message names
 _ADVICE = (
@@ -104,7 +105,7 @@ def check_path(name: object) -> None:
         if not (folder / CONFIG).is_file():
             advice = _MERGE if (folder / "adapter_config.json").is_file() else _ADVICE
             raise ModelError(f"the folder {text!r} holds no {CONFIG}: {advice}")
-        _refuse_pointers(folder)
+        refuse_pointers([*folder.glob("model*.safetensors"), *folder.glob("tokenizer.*")])
         _check_generation_config(folder / GENERATION_CONFIG)
     elif isinstance(name, Path) or text.startswith((".", "/")) or text.count("/") > 1:
         raise ModelError(f"there is no folder {text!r}: give a folder made by save_pretrained, or the name of a hub model")
@@ -112,11 +113,12 @@ def check_path(name: object) -> None:
         _check_hub(text)
 
 
-def _refuse_pointers(folder: Path) -> None:
+def refuse_pointers(files: Iterable[Path]) -> None:
     """Refuse files of a clone that Git LFS has not downloaded."""
-    for path in (*folder.glob("model*.safetensors"), *folder.glob("tokenizer.*")):
-        if path.stat().st_size < 1024 and path.read_bytes().startswith(b"version https://git-lfs"):
-            raise ModelError(f"{str(path)!r} is a pointer of Git LFS, not the file: run 'git lfs pull' in its folder")
+    for path in files:
+        with path.open("rb") as file:
+            if file.read(len(_POINTER)) == _POINTER:
+                raise ModelError(f"{str(path)!r} is a pointer of Git LFS, not the file: run 'git lfs pull' in its folder")
 
 
 def _check_generation_config(path: Path) -> None:

@@ -204,8 +204,7 @@ class _Reader:
             at += 8 + int.from_bytes(data[at : at + 8], "little")
             if at > end:
                 break
-        self.at = at
-        self.skip(0)
+        self.skip(at - self.at)
 
     def tensor(self) -> TensorInfo:
         name, dimensions = self.string(), self.integer("I")
@@ -237,9 +236,8 @@ def _read(path: Path, _size: int, _modified: int) -> Header:
     with path.open("rb") as file:
         begin = file.read(8)
         if begin[:4] != MAGIC:
-            advice = {b"": f"it is empty; {AGAIN}", b"version ": "it points to one; run 'git lfs pull' in its folder"}
-            said = advice.get(begin, f"it begins with {begin!r}; give one, or the folder of the model")
-            raise ModelError(f"'{path}' is not a GGUF file: {said}")
+            said = f"begins with {begin!r}" if begin else "is empty"
+            raise ModelError(f"'{path}' is not a GGUF file: it {said}; give one, or the folder of the model, or {AGAIN}")
         _check_version(path, begin[4:])
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:

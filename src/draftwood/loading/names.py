@@ -15,7 +15,7 @@ from typing import Any, Final, final
 
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.hardware.machine import cache_folder
-from draftwood.loading.checkpoint import CONFIG, check_path, has_head
+from draftwood.loading.checkpoint import CONFIG, check_path, has_head, refuse_pointers
 from draftwood.loading.gguf_header import PART, read_header
 from draftwood.loading.gguf_names import SIDE, download, file_here, on_hub, repository
 
@@ -152,7 +152,7 @@ def gguf_file_of(name: str | Path) -> Path | None:
     Studio that is on this machine; None for anything else.
 
     Raises:
-        ModelError: a GGUF file that does not exist, or a folder with several of them.
+        ModelError: a GGUF file that does not exist or was not downloaded, or a folder with several of them.
     """
     if not isinstance(name, str | Path) or not str(name):
         return None
@@ -166,6 +166,7 @@ def gguf_file_of(name: str | Path) -> Path | None:
             raise ModelError(f"the folder {str(path)!r} holds {len(files)} GGUF files: name one of them ({listed})")
         return files[0] if files else None
     if path.is_file():
+        refuse_pointers([path])
         return path  # reading says so if it is none
     if path.suffix.lower() == _SUFFIX and not str(path).startswith("~"):
         raise ModelError(f"there is no file {str(path)!r}: give the path of a GGUF file")

@@ -137,7 +137,7 @@ void Engine::pack_experts(const LayerSource& from, Layer& to) {
             return Segment{&matrix, from_on(biases, e * inner), first, 1, inner, padded_to(inner, STRIP), 0, turns ? 2 : 1};
         };
         gate_up[e] = packer_.pack({rows_of(from.experts_gate, from.experts_gate_bias, gates),
-                                    rows_of(joined ? from.experts_gate : from.experts_up, from.experts_up_bias, ups)}, columns, true);
+                                   rows_of(joined ? from.experts_gate : from.experts_up, from.experts_up_bias, ups)}, columns, true);
         down[e] = pack_rows(from.experts_down, width, {inner}, from_on(from.experts_down_bias, e * width), e * width);
     }
 }

@@ -234,7 +234,7 @@ struct Scratch {
 
 // Phases of a forward of a batch, at most. Of a layer with a mixture of experts next to a network of all tokens: qkv, heads, attention
 // or a state, what is kept of that, out, its norm, router, up, down, sum, three of that network, and three of the layer's own
-// inputs. Beside layers: features are two, then embedding, last norm, head.
+// inputs. Outside of layers: features are two, then embedding, last norm, head.
 inline int phases_of(int layers) { return 16 * layers + 5; }
 
 // What threads do together (threads.h).

@@ -43,7 +43,7 @@ void Engine::pack_state(const LayerSource& from, Layer& to) {
         return Segment{matrix, nullptr, row, f.value_heads, f.value_size, value, f.value_size};
     };
     const Segments channels = mamba ? Segments{of_keys(2 * values + keys), of_keys(2 * values), of_values(mixed, values)}
-                                  : Segments{of_keys(0), of_keys(keys), of_values(mixed, 2 * keys)};
+                                    : Segments{of_keys(0), of_keys(keys), of_values(mixed, 2 * keys)};
     Segments all = channels;
     all.push_back(of_values(gate, 0));
     auto of_heads = [&](const Matrix* matrix, size_t row) { all.push_back({matrix, nullptr, row, 1, f.value_heads, heads}); };

@@ -29,9 +29,9 @@ struct alignas(64) Counter {
 // What threads do together, with all memory that they need. A thread that was not scheduled in time may look at a job when
 // it is over; it finds no chunk left then.
 struct Job {
-    std::atomic<int> users{0};   // threads that may look at it
-    std::shared_ptr<void> kept;  // what they point to
-    std::vector<Work> works;     // one after the other
+    std::atomic<int> users{0};      // threads that may look at it
+    std::shared_ptr<void> kept;     // what they point to
+    std::vector<Work> works;        // one after the other
     std::vector<Counter> counters;  // [phase][thread]; the first of a phase counts what is done
     Shared shared;
     std::vector<Scratch> scratch;

@@ -53,7 +53,7 @@ class Row:
     @property
     def padded(self) -> list[int]:
         """The text as logits processors read it."""
-        return [*self.padding, *self.tokens]
+        return [*self.padding, *self.tokens] if self.padding else self.tokens
 
     def followed(self) -> Constraint | None:
         """The constraint, which has read the text so far; None without one."""

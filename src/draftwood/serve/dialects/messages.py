@@ -31,7 +31,8 @@ _DELTAS: Final = {"text": ("text_delta", "text"), "reasoning": ("thinking_delta"
 
 
 class MessagesBody(RouteBody):
-    """``/v1/messages``, and ``/v1/messages/count_tokens``. Other fields are those of chats."""
+    """``/v1/messages``, and ``/v1/messages/count_tokens``, whose count does not depend on how a text ends or comes. Other
+    fields are those of chats."""
 
     messages: list[Any]
     system: str | list[Any] | None = None
