@@ -104,7 +104,10 @@ CASES = {
     "smollm3": ("smollm3", {"no_rope_layers": [1, 1, 1, 0, 1], "num_hidden_layers": 5}, {}),
     "granite": ("granite", FACTORS, FACTORS_SAID),
     "granite, plain": ("granite", {"attention_multiplier": 0.25, "logits_scaling": 0.6}, {"logit_scale": 0.6}),
-    "granitemoe": ("granitemoehybrid", {
+    "granitemoe": ("granitemoe", {
+        **FACTORS, "num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 32}, {
+        **FACTORS_SAID, "expert_count": 6, "expert_used_count": 2}),
+    "granitemoe, shared": ("granitemoehybrid", {
         **FACTORS, "num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 32, "mamba_n_heads": 4,
         "shared_intermediate_size": 64, "layer_types": [KINDS["F"]] * 2, "position_embedding_type": "rope"}, {
         **FACTORS_SAID, **COUNTS, "expert_shared_feed_forward_length": 64, "rope.scaling.finetuned": True}),

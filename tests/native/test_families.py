@@ -34,6 +34,7 @@ CHANGES = [
     ("gpt_oss", {"rope_parameters": {**NATIVE["gpt_oss"]["rope_parameters"], "truncate": True}}),
     ("gpt_oss", FULL),
     ("ministral3", {"rope_parameters": {**NATIVE["ministral3"]["rope_parameters"], "llama_4_scaling_beta": 0.1}}),
+    ("granitemoe", {"num_experts_per_tok": 2}),
     ("granitemoehybrid", {"position_embedding_type": None}),
     ("granitemoehybrid", {"num_local_experts": 0}),
     ("gemma2", {"attn_logit_softcapping": None}),

@@ -114,6 +114,7 @@ NATIVE: dict[str, dict[str, Any]] = {  # what the native engine runs, with setti
         "sliding_window": None,
         "rope_parameters": {**_YARN, "rope_type": "yarn", "truncate": True, "llama_4_scaling_beta": 0.5, **_MSCALE},
     },
+    "granitemoe": {**_FACTORS, "num_local_experts": 6, "num_experts_per_tok": 3},
     "granitemoehybrid": {
         **_FACTORS,
         "residual_multiplier": 0.5,

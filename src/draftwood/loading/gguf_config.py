@@ -9,7 +9,7 @@ from draftwood.core.errors import ModelError
 from draftwood.loading.gguf_header import AGAIN, OTHER_FILES, Header
 from draftwood.loading.gguf_keys import INNER, ORIGINAL, SHARED, TURNED_SIZE, Keys, numbers_of
 from draftwood.runners.context import FULL, SLIDING, rotary_settings
-from draftwood.runners.native.families import COUNTS, FAMILIES, PATTERN, ROTATES, WINDOW
+from draftwood.runners.native.families import COUNTS, FAMILIES, PATTERN, ROTATES, SHARED_INNER, WINDOW
 from draftwood.runners.native.family import Family, Gguf
 from draftwood.runners.native.refusals import why_not_config
 from draftwood.runners.native.weights import BLOCKS
@@ -34,7 +34,8 @@ def stored_config(header: Header) -> dict[str, Any]:
             the file lacks a number, or has a key that is not read.
     """
     arch, sizes = header.architecture, {tensor.name: tensor.sizes for tensor in header.tensors}
-    if (kind := _model_type(arch, sparse=bool(header.value(f"{arch}.{COUNTS[0]}")))) is None:
+    sparse, shared = (bool(header.value(f"{arch}.{name}")) for name in (COUNTS[0], SHARED_INNER))
+    if (kind := _model_type(arch, sparse=sparse, shared=shared)) is None:
         raise ModelError(f"{header} has architecture {arch!r}, which is not read from GGUF files: {OTHER_FILES}")
     if (tensor := next((one for one in header.tensors if one.kind not in BLOCKS), None)) is not None:
         raise ModelError(f"{header} holds tensor {tensor.name!r} in type {tensor.kind}, which is not read: {OTHER_FILES}")
@@ -46,12 +47,16 @@ def stored_config(header: Header) -> dict[str, Any]:
     return found
 
 
-def _model_type(arch: str, *, sparse: bool) -> str | None:
-    """The model type of an architecture, of mixtures of experts or others; None if it is not read."""
-    for kind, own in FAMILIES.items():
-        if (gguf := own.gguf) and (arch == gguf.hybrid or (arch, sparse) == (gguf.architecture or kind, bool(own.experts))):
-            return kind
-    return None
+def _model_type(arch: str, *, sparse: bool, shared: bool) -> str | None:
+    """The model type of an architecture, of mixtures of experts or others; None if it is not read.
+
+    Of two types of mixtures, one has an expert of all tokens.
+    """
+    found = [
+        kind for kind, own in FAMILIES.items() if (gguf := own.gguf) is not None
+        and (arch == gguf.hybrid or (arch, sparse) == (gguf.architecture or kind, bool(own.experts)))
+    ]  # fmt: skip
+    return min(found, key=lambda kind: bool(FAMILIES[kind].shared) != shared, default=None)
 
 
 def _config(header: Header, kind: str, sizes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:

@@ -118,6 +118,18 @@ _IN_GRANITE: Final[dict[str, str | tuple[str, Any]]] = {
     "embedding_multiplier": ("embedding_scale", 1.0), "residual_multiplier": ("residual_scale", 1.0),
     "attention_multiplier": ("attention.scale", None), "logits_scaling": ("logit_scale", 1.0),
 }  # fmt: skip
+_GRANITE_MOE: Final = Family(
+    "GraniteMoeForCausalLM", biases=_ATTENTION, scale=("attention_multiplier", 1.0), factors=_GRANITE, experts=_LOCAL,
+    names={
+        "router": "block_sparse_moe.router.weight", "experts_gate_up": "block_sparse_moe.experts.gate_up_proj",
+        "experts_down": "block_sparse_moe.experts.down_proj",
+    },
+    published={
+        "moe.router.layer.": "moe.router.", "moe.input_linear.weight": "moe.experts.gate_up_proj",
+        "moe.output_linear.weight": "moe.experts.down_proj",
+    },
+    gguf=Gguf(turned=True, settings={**_IN_GRANITE, **_IN_LOCAL}, same={ROTATES: True}),
+)  # fmt: skip
 _MISTRAL: Final = Family(
     "MistralForCausalLM", windows=("sliding_window",), stated=("sliding_window",), gguf=None, whole="mistral3",
     others=("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."),
@@ -170,18 +182,14 @@ FAMILIES: Final = {
         stated=(*_GRANITE.values(), "attention_multiplier"),
         gguf=Gguf(turned=True, settings=_IN_GRANITE, same={ROTATES: True}),
     ),
-    "granitemoehybrid": Family(
-        "GraniteMoeHybridForCausalLM", biases=_ATTENTION, windows=("layer_types",), scale=("attention_multiplier", 1.0),
-        factors=_GRANITE, experts=_LOCAL, shared="shared_intermediate_size", ungated=True, rotary="position_embedding_type",
-        fused={"shared_mlp.input_linear": ("gate", "up")}, states=dict.fromkeys(("linear_attention", "mamba"), MAMBA),
+    "granitemoe": _GRANITE_MOE,
+    "granitemoehybrid": _GRANITE_MOE._replace(
+        name="GraniteMoeHybridForCausalLM", windows=("layer_types",), shared="shared_intermediate_size", ungated=True,
+        rotary="position_embedding_type", fused={"shared_mlp.input_linear": ("gate", "up")},
+        states=dict.fromkeys(("linear_attention", "mamba"), MAMBA),
         names={
-            "gate": "shared_mlp.gate_proj", "up": "shared_mlp.up_proj", "down": "shared_mlp.output_linear",
-            "router": "block_sparse_moe.router.weight", "experts_gate_up": "block_sparse_moe.experts.gate_up_proj",
-            "experts_down": "block_sparse_moe.experts.down_proj",
-        },
-        published={
-            "moe.router.layer.": "moe.router.", "moe.input_linear.weight": "moe.experts.gate_up_proj",
-            "moe.output_linear.weight": "moe.experts.down_proj",
+            **_GRANITE_MOE.names, "gate": "shared_mlp.gate_proj", "up": "shared_mlp.up_proj",
+            "down": "shared_mlp.output_linear",
         },
         gguf=Gguf(
             "granitemoe", "granitehybrid", turned=True,
