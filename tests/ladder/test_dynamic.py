@@ -12,33 +12,9 @@ from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
 from tests.helpers import best_first, decoder, ragged, tiny_runner
 from tests.ladder.pairs import VOCAB, pair
-from tests.ladder.test_rung3_tape import EXACT, WRONG, distance
+from tests.ladder.test_rung3_tape import WRONG, distance
 
 BOTH = pytest.mark.parametrize("verifier", [Recursive, Traversal])
-
-
-class Shapes:
-    """A drafter that notes the forms of its trees, per depth limit."""
-
-    def __init__(self, inner):
-        self.inner, self.seen = inner, set()
-        self.name, self.draw, self.runner, self.commit = inner.name, inner.draw, inner.runner, inner.commit
-
-    def draft(self, root, sampler, rng, limits):
-        tree = self.inner.draft(root, sampler, rng, limits)
-        for limit, parents, valid in zip(limits, tree.host.parents, tree.host.valid, strict=True):
-            self.seen.add((limit, tuple(p for p, real in zip(parents, valid, strict=True) if real)))
-        return tree
-
-
-@BOTH
-def test_cut_trees_give_the_targets_joint_distribution(verifier):
-    target, draft = pair("model", 3)
-    drafter = Shapes(best_first(draft, SampledExpander(2), nodes=4, width=2, depth=2))
-    assert distance(Decoder(target, drafter, verifier()), 3) < EXACT
-    first_round = {form for limit, form in drafter.seen if limit == 2}
-    assert len(first_round) > 1  # after one and the same prompt, what was drawn decided the form
-    assert max(map(len, first_round)) <= 4 + 1
 
 
 class Vain(SampledExpander):

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+import draftwood
 from draftwood.core.errors import ModelError, PairingError
 from draftwood.loading.drafts import load_published
 from draftwood.loading.published_configs import published_format
@@ -17,6 +18,7 @@ from tests.differences import difference
 from tests.helpers import rows_of
 from tests.loading import published_cases as cases
 from tests.loading.published_cases import ANCHORS, DEPTH, DRAFT_VOCAB, HIDDEN, LAYERS, TOKENS, VOCAB, WIDTH, filled
+from tests.other_tokens import LETTERS, pieces
 
 FROZEN = cases.frozen()
 
@@ -75,6 +77,22 @@ def off(logits, name):
 @pytest.mark.parametrize(("name", "backend"), sorted(product(FROZEN, ["torch", "native"])))
 def test_logits_are_those_of_speculators(name, backend, batch, tmp_path):
     assert off(our_logits(checkpoint(tmp_path, name), backend, batch), name) < 2e-5
+
+
+@pytest.mark.parametrize("backend", ["torch", "native"])
+@pytest.mark.parametrize("name", ["eagle3", "dflash", "dspark"])
+def test_a_pair_of_folders_writes_what_the_target_writes(name, backend, tmp_path):
+    target_model().save_pretrained(tmp_path / "target")
+    pieces(LETTERS[:VOCAB]).save_pretrained(tmp_path / "target")
+    (tmp_path / "draft").mkdir()
+    folders, options = (tmp_path / "target", checkpoint(tmp_path / "draft", name)), {"backend": backend}
+    pair, plain = draftwood.load(*folders, options=options), draftwood.load(folders[0], options=options)
+    assert (pair.target.engine.split()[0], "Drafter" in repr(pair)) == (backend, True)
+    wanted = plain.generate("$%&", method="ar", max_new_tokens=30, temperature=0.0).token_ids
+    for method in ("adaptive", {"method": "rsd-s", "shape": "3x3"}, {"method": "chain", "shape": "3"}):
+        found = pair.generate("$%&", method=method, max_new_tokens=30, temperature=0.0)
+        assert found.token_ids == wanted
+        assert method == "adaptive" or found.stats.drafted > 0
 
 
 @pytest.mark.parametrize(("name", "part"), [

@@ -10,6 +10,7 @@ from draftwood.train.hidden import block_log_probs
 from draftwood.train.hidden_batches import batch_of
 from tests.differences import difference
 from tests.helpers import at_roots, hidden_pair, rows_of, tiny_gpt, tiny_hidden, tiny_model
+from tests.runners.test_eagle import scored
 from tests.runners.test_hidden_states import plain_hidden
 
 VOCAB, BLOCK = 11, 3
@@ -35,13 +36,8 @@ def exact_hidden(monkeypatch):
 
 
 def scores_after(runner, root, path):
-    """Log-probabilities of row 0 after a root and each token of a path, level by level."""
-    rows, found = len(runner._texts), []
-    for depth, token in enumerate([root, *path]):
-        tokens = torch.full((rows, 1), token)
-        seen = torch.ones(rows, 1, depth + 1, dtype=torch.bool)
-        found.append(runner.extend(tokens, torch.full((rows, 1), depth), seen).dense(VOCAB)[0, 0])
-    return torch.stack(found).log_softmax(-1)
+    """Log-probabilities of the only row after a root and each token of a path."""
+    return scored(runner, [root], path)[0].log_softmax(-1)
 
 
 def given(runner, hidden):

@@ -1,6 +1,8 @@
-"""Rung 4: the scores of a tree are those of one plain forward per root-to-node path, round after round."""
+"""Rung 4: the scores of a tree are those of one plain forward per root-to-node path, round after round, as rows come and
+go. (``tests/engine/test_batch.py`` tries texts.)"""
 
 import random
+from itertools import product
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from draftwood.runners.protocols import TargetRunner
 from draftwood.runners.torch_runner import TorchRunner
 from tests.differences import difference
 from tests.helpers import ancestors_of, at_roots, begin, rows_of
+from tests.native.test_bits import check_no_number, model_of, spoilt
 from tests.runners.zoo import BY_ENGINE, SLIDING, SUPPORTED, VOCAB, plain_scores, runner_of, tiny
 
 
@@ -92,6 +95,21 @@ class Walk:
         self.rows = [*self.rows, *rows_of(texts, roots=self._tokens(len(lengths)))]
         self.runner.set_rows(self.rows)
 
+    def come_and_go(self):
+        """The greatest difference over rounds in which rows come to the first three, wait and leave."""
+        found = [self.round(), self.round(unscored=2)]
+        self.add([7, 0])
+        found += [self.round(unscored=3), self.round()]
+        self.keep([1, 3, 4])
+        self.add([3])
+        self.add([12])  # before anything of the last one was read
+        found += [self.round(), self.round(unscored=2)]
+        self.keep([4])
+        found += [self.round(), self.round()]
+        self.keep([])
+        self.add([4, 9])  # behind nothing at all
+        return max(*found, self.round(), self.round())
+
 
 def walk(kind, lengths, engine="torch", *, seed=0, drafts=False, **settings):
     model = tiny(kind, **{"dtype": torch.float64 if engine == "torch" else torch.float32, **settings})
@@ -102,16 +120,14 @@ def tolerance(kind, engine):
     return 1e-9 if engine == "torch" and kind not in SLIDING else 1e-4  # attention that slides has float32 weights
 
 
-@BY_ENGINE
-@pytest.mark.parametrize("kind", SUPPORTED + SLIDING)
-def test_a_tree_is_scored_as_its_paths_in_every_round(kind, engine):
-    rows = walk(kind, [5, 1, 9, 0], engine)
+@pytest.mark.parametrize(
+    ("kind", "engine", "drafts"),
+    [*product(SUPPORTED + SLIDING, ["torch", "native"], [False]), ("llama", "native", True)],
+)
+def test_a_tree_is_scored_as_its_paths_in_every_round(kind, engine, drafts):
+    rows = walk(kind, [5, 1, 9], engine, drafts=drafts)
     assert isinstance(rows.runner, TargetRunner)
-    worst = max(rows.round(), rows.round(unscored=2))
-    rows.keep([0, 1, 3])  # a row has left
-    worst = max(worst, rows.round(), rows.round(unscored=3))
-    rows.keep([1])
-    assert max(worst, rows.round(), rows.round()) < tolerance(kind, engine)
+    assert rows.come_and_go() < tolerance(kind, engine)
 
 
 @pytest.mark.parametrize(("kind", "settings", "close"), [
@@ -192,6 +208,21 @@ def test_rounds_in_which_a_runner_is_not_asked_and_rows_that_leave_meanwhile(eng
 
 
 @BY_ENGINE
+def test_a_new_batch_begins_wherever_the_last_one_ended(engine):
+    """In the middle of a round, as after a stream that was closed early."""
+    rows = walk("llama", [5, 1], engine)
+    rows.round()
+    at_roots(rows.runner, [3, 4])
+    assert Walk(rows.runner, rows.scores_of, [5, 1, 9], seed=3).come_and_go() < tolerance("llama", engine)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])
+def test_a_token_that_is_no_number_ends_only_what_sees_it(kind):
+    """As in the native engine."""
+    check_no_number(spoilt(TorchRunner(model_of(kind, torch.float32), hidden_layers=(0, 1, 2))), 1e-4)
+
+
+@BY_ENGINE
 def test_a_draft_may_be_asked_about_tokens_that_it_does_not_know(engine):
     runner = walk("llama", [], engine, drafts=True).runner
     begin(runner, [[1, 2]])
@@ -224,3 +255,17 @@ def test_control_a_drop_of_the_wrong_row_of_the_memory():
     rows.runner._cache.drop = lambda _: drop([2])
     rows.keep([1, 2])
     assert rows.round() > 1e-2
+
+
+def test_control_a_cache_that_mixes_rows():
+    rows = walk("llama", [5, 1])
+    rows.round()
+    cache = rows.runner._cache
+
+    def add(new):
+        type(cache).add(cache, new)
+        cache._change(lambda old: old.roll(new, dims=1))
+
+    cache.add = add
+    rows.add([3])
+    assert max(rows.round(), rows.round()) > 1e-2

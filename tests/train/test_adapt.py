@@ -10,7 +10,6 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
-import torch
 from click.testing import CliRunner
 
 import draftwood
@@ -26,10 +25,9 @@ from draftwood.train.chat_files import check_tokens, read_chats
 from draftwood.train.config import AdaptConfig, DrafterConfig
 from draftwood.train.drafter import train_drafter
 from draftwood.train.own_texts import examples, read_texts, state_file, state_of
-from tests.faults.folders import tiny_llama
 from tests.serve.conftest import until
-from tests.tiny_chat import chat_tokenizer
-from tests.train.test_drafter import stop_at
+from tests.tiny_chat import chat_tokenizer, save_chat
+from tests.train.test_drafter import TINY, stop_at
 
 
 def tale(rng):
@@ -42,23 +40,9 @@ def tale(rng):
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
     """A folder in the place of the package, with a target ``fox`` and a drafter of it."""
-    root, tokenizer = tmp_path_factory.mktemp("package"), chat_tokenizer()
-    torch.manual_seed(1)
-    tiny_llama(len(tokenizer), max_position_embeddings=256).eval().save_pretrained(root / "fox")
-    tokenizer.save_pretrained(root / "fox")
-    train_drafter(
-        DrafterConfig(
-            target=root / "fox",
-            out=root / "drafters" / "fox",
-            tokens=1_000,
-            steps=1,
-            batch=4,
-            anchors=8,
-            block=3,
-            rank=4,
-            draft_vocab=100,
-        )
-    )
+    root = tmp_path_factory.mktemp("package")
+    target = save_chat(root / "fox", max_position_embeddings=256)
+    train_drafter(DrafterConfig(target=target, out=root / "drafters" / "fox", tokens=1_000, **{**TINY, "steps": 1}))
     return root
 
 

@@ -15,20 +15,16 @@ from draftwood.train.chat_template import Template
 from draftwood.train.chats import sampled_chats, write_chats
 from draftwood.train.config import ChatsConfig
 from tests.faults.folders import tiny_llama, tiny_tokenizer
-from tests.tiny_chat import chat_tokenizer
+from tests.tiny_chat import chat_tokenizer, save_chat
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("chatty")
-    tokenizer = chat_tokenizer()
-    tiny_llama(len(tokenizer), max_position_embeddings=256).eval().save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+    return save_chat(tmp_path_factory.mktemp("chatty"), max_position_embeddings=256)
 
 
-def writer(**settings):
-    tokenizer = chat_tokenizer()
+def writer(make=chat_tokenizer, **settings):
+    tokenizer = make()
     model = tiny_llama(len(tokenizer), max_position_embeddings=256).eval()
     runner = make_runners(model, None, backend="torch").target
     return sampled_chats(runner, Template.of(tokenizer, [0]), settings_of(**settings), 0), tokenizer, model
@@ -105,10 +101,7 @@ def test_a_stopped_run_goes_on_behind_its_last_file(folder, tmp_path, few):
 
 
 def test_a_model_without_a_chat_template_writes_texts_from_their_beginning_to_their_end():
-    tokenizer = tiny_tokenizer()
-    model = tiny_llama(len(tokenizer), max_position_embeddings=256).eval()
-    runner = make_runners(model, None, backend="torch").target
-    made = sampled_chats(runner, Template.of(tokenizer, [0]), settings_of(16, 40), 0)
+    made, *_ = writer(tiny_tokenizer, rows=16, longest=40)
     written = list(itertools.islice(made, 60))
     for text in written:
         assert text.tokens[0] == 0

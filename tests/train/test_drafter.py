@@ -30,16 +30,15 @@ from tests.differences import difference
 from tests.faults.folders import tiny_llama, tiny_tokenizer
 from tests.runners.test_hidden_states import plain_hidden
 from tests.runners.zoo import NATIVE, tiny
-from tests.tiny_chat import chat_tokenizer
+from tests.tiny_chat import chat_tokenizer, save_chat
+
+TINY = {"steps": 60, "batch": 4, "anchors": 8, "block": 3, "rank": 4, "draft_vocab": 100}
+"""Settings of a tiny drafter."""
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
-    path, tokenizer = tmp_path_factory.mktemp("target"), chat_tokenizer()
-    torch.manual_seed(1)
-    tiny_llama(len(tokenizer), max_position_embeddings=256).eval().save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+    return save_chat(tmp_path_factory.mktemp("target"), max_position_embeddings=256)
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +52,8 @@ def chats(tmp_path_factory, target):
 def settings(target, chats):
     """Settings of a tiny drafter for the target, with changes."""
     given = {
-        "target": target, "chats": chats, "steps": 60, "batch": 4, "anchors": 8, "block": 3, "layers": 1, "rank": 4,
-        "draft_vocab": 100, "learning_rate": 2e-2, "warmup": 5, "save_every": 20, "report_every": 30,
+        "target": target, "chats": chats, **TINY, "layers": 1, "learning_rate": 2e-2, "warmup": 5, "save_every": 20,
+        "report_every": 30,
     }  # fmt: skip
     return lambda out, **more: DrafterConfig(**given | {"out": out} | more)
 
@@ -181,10 +180,7 @@ def test_what_cannot_be_trained_is_refused(settings, tmp_path):
 
 
 def test_a_drafter_of_another_target_is_refused(settings, trained, tmp_path):
-    tokenizer = chat_tokenizer()
-    other = tmp_path / "other"
-    tiny_llama(len(tokenizer), layers=5, max_position_embeddings=256).save_pretrained(other)
-    tokenizer.save_pretrained(other)
+    other = save_chat(tmp_path / "other", layers=5)
     with pytest.raises(PairingError, match="trained for width, layers, vocabulary"):
         train_drafter(settings(tmp_path / "out", target=other, start=trained))
 
