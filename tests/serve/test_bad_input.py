@@ -115,7 +115,21 @@ def test_settings_that_exclude_each_other_are_refused(client):
     refused(client, chat(max_completion_tokens=3))
     refused(client, completion(min_tokens=2, stop="a"))
     refused(client, completion(seed=2**63 - 1, n=2))
-    assert refused(client, completion(n=128))["code"] == "invalid_value"  # more than the server holds
+
+
+@pytest.mark.parametrize(("body", "param", "count"), [
+    (completion(n=128), "n", 128), (chat(n=128), "n", 128), (completion(prompt=["a"] * 100), "prompt", 100),
+    (completion(prompt=["a"] * 40, n=2), "n", 80),
+])  # fmt: skip
+def test_more_texts_than_the_server_holds_are_refused_by_the_field_that_wants_them(client, body, param, count):
+    error = refused(client, body)
+    assert (error["code"], error["param"]) == ("invalid_value", param)
+    assert f"wants {count} texts, but this server holds at most 72" in error["message"]
+
+
+@pytest.mark.parametrize(("value", "said"), [({"a": 1}, "{'a': 1.0}"), ([[1]], "[1]")])
+def test_a_wrong_bias_is_shown_as_it_came(client, value, said):
+    assert refused(client, completion(logit_bias=value))["message"].startswith(f"logit_bias holds {said}, but the model")
 
 
 def test_requests_of_many_parts_are_refused_before_work_is_done(client):

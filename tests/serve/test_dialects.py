@@ -1,6 +1,7 @@
 """Other programs' interfaces are translations: from their requests to chats, and from answers to chats to their own."""
 
 import re
+from datetime import datetime
 from itertools import groupby
 
 import jsonschema
@@ -389,6 +390,15 @@ def test_facts_of_the_model_stand_in_the_list(client, pair):
     assert model["meta"]["n_vocab"] == pair.target.vocab_size
     assert model["meta"]["n_params"] == sum(one.numel() for one in pair.model.parameters())
     assert model["meta"]["n_ctx_train"] == model["default_generation_settings"]["n_ctx"] == 512
+
+
+def test_models_are_listed_for_clients_of_anthropic_too(client):
+    page = client.get("/v1/models", headers={"anthropic-version": "2023-06-01"}).json()
+    assert (page["has_more"], page["first_id"], page["last_id"]) == (False, "tiny", "tiny")
+    [model] = page["data"]
+    assert model == client.get("/v1/models/tiny").json()
+    assert (model["type"], model["display_name"], model["lifecycle"]) == ("model", "tiny", "active")
+    assert datetime.fromisoformat(model["created_at"]).timestamp() == model["created"]
 
 
 def test_the_page_of_routes_is_made_of_the_document_without_other_hosts(client):

@@ -27,6 +27,7 @@ from draftwood.serve.dialects.messages import Messages
 from draftwood.serve.http.settings import ServeOptions, Targets
 from draftwood.serve.registry import Registry
 from tests.browser import serious
+from tests.loading.gguf_files import source, write_gguf
 from tests.serve import conftest
 from tests.serve.client import MESSAGES, chunks, raw, value_of
 from tests.serve.conftest import DRAWS, ENDED, METHOD, PAGE, on_port, until, write
@@ -182,6 +183,16 @@ def test_models_are_listed_and_described_before_they_are_loaded(home, loads):
         assert (loaded["model"], loaded["context_length"], there(client)) == ("second", 512, ["second"])
         assert client.get("/v1/models/second").json()["max_model_len"] == 512
         assert client.get("/v1/models/third").json()["status"] == {"value": "unloaded"}
+
+
+@pytest.mark.parametrize(("number", "name"), [(15, "Q4_K_M"), (2, "Q4_0"), (4, "MXFP4"), (99, "unknown"), (None, "unknown")])
+def test_a_file_is_listed_with_its_quantisation(home, tmp_path, loads, number, name):
+    file = write_gguf(tmp_path / "fox.gguf", *source(), metadata={"general.file_type": number})
+    with server(home, {**models(home), "fox": (str(file), None)}) as client:
+        levels = {one["name"]: one["details"]["quantization_level"] for one in client.get("/api/tags").json()["models"]}
+        assert levels == {**dict.fromkeys(NAMES, ""), "fox": name}
+        assert client.post("/api/show", json={"model": "fox"}).json()["details"]["quantization_level"] == name
+        assert not loads.names
 
 
 def test_a_name_may_end_with_the_tag_of_ollama(home, texts, loads):

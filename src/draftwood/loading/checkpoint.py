@@ -124,7 +124,7 @@ def refuse_pointers(files: Iterable[Path]) -> None:
 def _check_generation_config(path: Path) -> None:
     """Refuse an unreadable file. Transformers ignores it, and texts would follow another distribution."""
     try:
-        if path.is_file() and not isinstance(json.loads(path.read_text(encoding="utf-8")), dict):
+        if path.is_file() and not isinstance(_json(path), dict):
             raise ValueError("it holds no object")
     except ValueError as error:
         raise ModelError(f"{path} cannot be read as JSON ({error}): correct it, or remove it") from error
@@ -143,34 +143,26 @@ def _check_hub(name: str) -> None:
 @contextmanager
 def hub_errors(name: str) -> Iterator[None]:
     """A context in which errors of the hub are ModelErrors, with the reason and what to do."""
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        GatedRepoError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub import errors
 
     try:
         yield
         return
-    except HFValidationError:
+    except errors.HFValidationError:
         why = "that is neither a folder nor a possible name on the hub, and Ollama has no such model here"
-    except OfflineModeIsEnabled:
+    except errors.OfflineModeIsEnabled:
         why = "it is not in the local cache, and HF_HUB_OFFLINE forbids access to the hub; check the name, or unset that"
-    except GatedRepoError:
+    except errors.GatedRepoError:
         why = "its owner grants access on its hub page; request it there, then log in with 'hf auth login'"
-    except RepositoryNotFoundError:
+    except errors.RepositoryNotFoundError:
         why = "the hub knows no such model; check the name, or log in with 'hf auth login' if it is private"
-    except LocalEntryNotFoundError as error:
+    except errors.LocalEntryNotFoundError as error:
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         why = f"it is not in the local cache, and the hub could not be reached ({first_line(cause)})"
-    except EntryNotFoundError:
+    except errors.EntryNotFoundError:
         why = f"it holds no {CONFIG}, so transformers cannot load it; if it holds GGUF files, name one: {name}:Q4_K_M"
     except Exception as error:
-        said = first_line(error)
-        why = f"it is not in the local cache, and the hub could not be reached ({said}); check the name and the network"
+        why = f"it is not in the local cache, and the hub could not be reached ({first_line(error)}); check name and network"
     raise ModelError(f"there is no folder {name!r}, and as the name of a hub model it cannot be read: {why}")
 
 
@@ -224,7 +216,7 @@ def forget_default_end(name: str | Path, model: Any, config: Mapping[str, Any]) 
     model.config.eos_token_id = None
     folder = folder_of(name)
     path = None if folder is None else folder / GENERATION_CONFIG
-    if path is not None and path.is_file() and json.loads(path.read_text(encoding="utf-8")).get(_END) is not None:
+    if path is not None and path.is_file() and _json(path).get(_END) is not None:
         return
     if (generation := getattr(model, "generation_config", None)) is not None:
         generation.eos_token_id = None
@@ -253,7 +245,7 @@ def _unreadable(name: str | Path) -> str | None:
     for path in sorted(folder.glob("*")) if folder is not None else ():
         try:
             if path.suffix == ".json":
-                json.loads(path.read_text(encoding="utf-8"))
+                _json(path)
             elif path.suffix == ".safetensors":
                 with safe_open(path, framework="numpy"):
                     pass

@@ -6,18 +6,22 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from draftwood.core.errors import ModelError
 from draftwood.loading.checkpoint import hub_errors
 from draftwood.loading.gguf_header import PART
 
 _LOG = logging.getLogger(__name__)
-_FIRST: Final = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q4_1", "MXFP4", "Q5_K_M", "Q6_K", "Q8_0", "BF16", "F16")
-"""Quantisations that are taken where a name has none, the first that there is."""
+QUANTISATIONS: Final[Mapping[Any, str]] = {
+    15: "Q4_K_M", 14: "Q4_K_S", 2: "Q4_0", 3: "Q4_1", 38: "MXFP4", 4: "MXFP4", 17: "Q5_K_M", 18: "Q6_K", 7: "Q8_0",
+    32: "BF16", 1: "F16", 16: "Q5_K_S", 9: "Q5_1", 8: "Q5_0", 30: "IQ4_XS", 25: "IQ4_NL", 13: "Q3_K_L", 12: "Q3_K_M",
+    11: "Q3_K_S", 10: "Q2_K", 0: "F32",
+}  # fmt: skip
+"""Names by ``general.file_type``; where a name has none, the first that there is. 4 is Ollama's."""
 SIDE: Final = ("mmproj", "imatrix")  # files that are no language model
 _SHOWN: Final = 12  # files that a message names
 _REGISTRY: Final = "registry.ollama.ai"
@@ -41,7 +45,7 @@ def choose(files: Sequence[str], tag: str, repo: str) -> list[str]:
     if aside := [file for file in models if file.rpartition("/")[2].lower().startswith(SIDE)]:
         _LOG.info("%s of %r is left alone: it is for pictures or for quantising, and no language model", aside[0], repo)
     whole = {PART.sub("", file): file for file in reversed(models) if file not in aside}
-    for wanted in (tag,) if tag else _FIRST:
+    for wanted in (tag,) if tag else QUANTISATIONS.values():
         word = re.compile(rf"(^|[-._/]){re.escape(wanted)}([-./]|$)", re.IGNORECASE)
         if found := sorted((name for name in whole if word.search(name.removesuffix(".gguf"))), key=len):
             break

@@ -10,6 +10,7 @@ from typing import Any, Final, final
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.loading.checkpoint import CONFIG, folder_of
 from draftwood.loading.gguf_header import Header, header_of
+from draftwood.loading.gguf_names import QUANTISATIONS
 from draftwood.loading.names import resolve
 
 NO_TEMPLATE: Final = "has no chat template, so it is no chat model: take a chat model, or generate for a plain text"
@@ -28,20 +29,23 @@ class Outline:
         architecture: its name; empty where it is not known.
         length: tokens of its context; None where it is not known.
         template: its chat template; empty without one.
+        quantisation: of a GGUF file, as Ollama names it; empty for a folder.
     """
 
     files: tuple[Path, ...] = ()
     architecture: str = ""
     length: int | None = None
     template: str = ""
+    quantisation: str = ""
 
 
 def outline_of(name: str | Path) -> Outline:
     """What is known of a model; little of one that is not on this machine, or whose files are damaged."""
     try:
-        place = resolve(name) if str(name) else ""
+        place, kind = resolve(name) if str(name) else "", ""
         if (header := header_of(place)) is not None:
             length = header.metadata.get(f"{header.architecture}.context_length")
+            kind = QUANTISATIONS.get(header.metadata.get("general.file_type"), "unknown")
             template, files = templates_of(header), (header.path, *(part.path for part in header.parts))
         elif place and (folder := folder_of(place)) is not None:
             files, template = tuple(sorted(path for path in folder.iterdir() if path.is_file())), template_in(folder)
@@ -53,7 +57,7 @@ def outline_of(name: str | Path) -> Outline:
     except (OSError, ValueError, KeyError, AttributeError, ModelError):
         return Outline()
     known = length if isinstance(length, int) else None
-    return Outline(files=files, architecture=architecture, length=known, template=_usual(template))
+    return Outline(files=files, architecture=architecture, length=known, template=_usual(template), quantisation=kind)
 
 
 def _usual(template: Any) -> str:

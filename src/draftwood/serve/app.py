@@ -85,12 +85,13 @@ class Routes:
         return JSONResponse({"version": __version__})
 
     async def models(self, request: Request) -> Response:
-        found = [{"id": name, **model.facts} for model in self._registry.models for name in model.names]
-        return JSONResponse({"object": "list", "data": found})
+        found = [model.listed(name) for model in self._registry.models for name in model.names]
+        ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]}  # of Anthropic's page
+        return JSONResponse({"object": "list", "data": found, "has_more": False, **ends})
 
     async def model(self, request: Request) -> Response:
         name, model = self._registry.find(request.path_params["model"])
-        return JSONResponse({"id": name, **model.facts})
+        return JSONResponse(model.listed(name))
 
     async def tokenize(self, request: Request) -> Response:
         body, remarks = await self._checked(request, TokenizeBody, await read_body(request))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 from typing import Any, final
@@ -43,12 +44,16 @@ class Model:
         """What serves it now; None while it is not loaded."""
         return None if self.stay is None else self.stay.service
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What is known of it; little before it is loaded."""
+    def listed(self, name: str) -> dict[str, Any]:
+        """What OpenAI's and Anthropic's clients read of it, by one of its names; little before it is loaded."""
         known = {} if self.service is None else self.service.facts
         state = "unloaded" if self.stay is None else "loading" if self.service is None else "loaded"
-        return {"object": "model", "created": self.created, "owned_by": "draftwood", **known, "status": {"value": state}}
+        began = datetime.fromtimestamp(self.created, UTC).isoformat()
+        return {
+            "id": name, "object": "model", "created": self.created, "owned_by": "draftwood",
+            "type": "model", "display_name": name, "created_at": began, "lifecycle": "active",
+            **known, "status": {"value": state},
+        }  # fmt: skip
 
 
 @final

@@ -59,9 +59,8 @@ def listen(host: str, port: int) -> socket.socket:
         found = socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=both)
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}, port {port}: {error.strerror}; give another --host or --port") from None
-    if (
-        unread := getattr(socket, "TCP_USER_TIMEOUT", None)
-    ) is not None:  # else a client that never reads keeps its connection
+    unread = getattr(socket, "TCP_USER_TIMEOUT", None)  # else a client that never reads keeps its connection
+    if unread is not None:
         found.setsockopt(socket.IPPROTO_TCP, unread, int(2000 * UNREAD_SECONDS))  # ms; accepted sockets inherit it
     return found
 

@@ -17,7 +17,7 @@ from draftwood.hardware.machine import release_free_memory
 from draftwood.serve.decoding.jobs import Job
 from draftwood.serve.decoding.metrics import Metrics
 from draftwood.serve.decoding.rows import Admission, Rows
-from draftwood.serve.http.errors import RETRY_SECONDS, ApiError, bad, refused, unavailable
+from draftwood.serve.http.errors import RETRY_SECONDS, ApiError, refused, unavailable
 
 T = TypeVar("T")
 State: TypeAlias = Literal["ready", "draining", "stopped"]
@@ -63,7 +63,7 @@ class Scheduler:
         self._thread.start()
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Take all of these jobs, or none; raises an ApiError if they do not fit (400), or do not fit now (429, 503)."""
+        """Take all of these jobs, or none; raises an ApiError if they do not fit now (429, 503)."""
         self._take(len(jobs), partial(self._rows.add, jobs))
 
     def _take(self, count: int, command: Callable[[], None]) -> None:
@@ -71,8 +71,6 @@ class Scheduler:
         with self._lock:
             if self.state != "ready":
                 raise unavailable(f"the server is {self.state} and takes no requests: ask again later, or another server")
-            if count > self.room:
-                raise bad(f"the request wants {count} texts, but this server holds at most {self.room}: ask for fewer")
             if self.texts + count > self.room:
                 raise ApiError(
                     429,

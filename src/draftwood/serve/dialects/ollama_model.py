@@ -61,14 +61,10 @@ class OllamaModels:
     async def loaded(self, request: Request) -> Response:
         found = []
         for stay, service in self._registry.loaded:
-            on_device = service.pair.target.device.type != "cpu"
-            entry = await asyncio.to_thread(_entry, stay.model)
-            found += await _listed(
-                stay.model,
-                expires_at=_end(stay),
-                size_vram=entry["size"] if on_device else 0,
-                context_length=service.preparation.max_length,
-            )
+            on_device, length = service.pair.target.device.type != "cpu", service.preparation.max_length
+            for entry in await _listed(stay.model):
+                vram = entry["size"] if on_device else 0
+                found.append({**entry, "expires_at": _end(stay), "size_vram": vram, "context_length": length})
         return JSONResponse({"models": found})
 
     async def show(self, request: Request) -> Response:
@@ -107,9 +103,9 @@ def _end(stay: Stay) -> str:
     return as_time(datetime.now(UTC) + timedelta(seconds=max(0.0, left)))
 
 
-async def _listed(model: Model, **facts: Any) -> list[Json]:
+async def _listed(model: Model) -> list[Json]:
     entry = await asyncio.to_thread(_entry, model)
-    return [{"name": name, "model": name, **entry, **facts} for name in model.names]
+    return [{"name": name, "model": name, **entry} for name in model.names]
 
 
 def _entry(model: Model) -> Json:
@@ -127,6 +123,6 @@ def _entry(model: Model) -> Json:
             "parent_model": "", "format": "gguf" if any(name.endswith(".gguf") for name in files) else "safetensors",
             "family": family, "families": [family],
             "parameter_size": f"{facts['n_params'] / 1e6:.1f}M" if facts else "",
-            "quantization_level": facts.get("dtype", ""),
+            "quantization_level": outline.quantisation or facts.get("dtype", ""),
         },
     }  # fmt: skip

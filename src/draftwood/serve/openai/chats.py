@@ -168,18 +168,13 @@ class Chats:
     def _tools(self, body: TemplateFields) -> list[Tool]:
         """The tools that the model is shown."""
         tools = [] if body.tool_choice == "none" else list(body.tools or ())
-        if tools and self._options.no_tools:
-            raise bad(
-                "this server was started with --no-tools: leave tools out, or send tool_choice none",
-                param="tools",
-                code="unsupported_parameter",
+        if tools and (self._options.no_tools or self._calls is None):
+            why = (
+                "the server does not know how this model writes tool calls: start it with --tool-parser, or leave tools out"
             )
-        if tools and self._calls is None:
-            raise bad(
-                "the server does not know how this model writes tool calls: start it with --tool-parser, or leave tools out",
-                param="tools",
-                code="unsupported_parameter",
-            )
+            if self._options.no_tools:
+                why = "this server was started with --no-tools: leave tools out, or send tool_choice none"
+            raise bad(why, param="tools", code="unsupported_parameter")
         return tools
 
 

@@ -71,6 +71,7 @@ class Preparation:
         Raises:
             ApiError, DraftwoodError: what cannot be honoured.
         """
+        self._check_count(body, 1)
         prompt, fitted, left_out = (
             self._without_oldest(body) if truncates else (*self._prompt_and_room(body, body.messages), [])
         )
@@ -109,8 +110,7 @@ class Preparation:
     def completion(self, body: CompletionBody, key: str) -> Answer:
         """The texts that prompts want. ``key`` and errors are as for :meth:`chat`."""
         given = body.prompts
-        if (count := len(given) * (body.n or 1)) > self._most:
-            raise bad(f"prompt and n make {count} texts, but this server holds at most {self._most}: ask for fewer")
+        self._check_count(body, len(given))
         for prompt in given:
             self._check_length(prompt, "prompt")
         prompts = [self._around_gap(prompt, body) if body.suffix else self._encoded(prompt, body) for prompt in given]
@@ -177,6 +177,12 @@ class Preparation:
         if unknown := [token for token in tokens if token >= vocab]:
             raise bad(f"tokens holds {unknown[0]}, but the model knows 0 to {vocab - 1}: leave it out", param="tokens")
         return str(self._pair.tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False))
+
+    def _check_count(self, body: Settings, prompts: int) -> None:
+        """Refuse more texts than the server ever takes, before work is done."""
+        if (count := prompts * (body.n or 1)) > self._most:
+            why = f"the request wants {count} texts, but this server holds at most {self._most}: ask for fewer"
+            raise bad(why, param="n" if prompts <= self._most else "prompt")
 
     def _check_length(self, text: str | Sequence[object], param: str) -> None:
         """Refuse a text by its beginning if that is far too long: a whole one of megabytes takes seconds to encode."""

@@ -63,8 +63,9 @@ def _bias(given: Mapping[str, float] | Sequence[Sequence[int | float | bool]], v
         name, number = (str(pair[0]), pair[1]) if len(pair) == 2 else ("", True)
         known = name.isascii() and name.isdecimal() and len(name) < 12 and name == str(int(name)) and int(name) < vocab
         if not known or int(name) in found or number is True or abs(number) > MOST_BIAS:
+            came = {pair[0]: pair[1]} if isinstance(given, Mapping) else pair
             raise bad(
-                f"logit_bias holds {short_repr(pair)}, but the model knows tokens 0 to {vocab - 1}: send each of them once, "
+                f"logit_bias holds {short_repr(came)}, but the model knows tokens 0 to {vocab - 1}: send each of them once, "
                 f"with a number from -{MOST_BIAS} to {MOST_BIAS}, or in a list with false, which forbids it",
                 param="logit_bias",
             )
