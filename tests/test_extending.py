@@ -12,17 +12,15 @@ from draftwood.draft.proposed import ProposedChains
 from draftwood.engine.decode import Decoder
 from draftwood.exactness.tape import total_variation
 from draftwood.runners.backends import VARIABLE
-from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.settings import Sampling
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
-from tests.helpers import sampler_of
+from tests.adaptive.test_lookup import VOCAB, drafted
 from tests.ladder.test_rung3_tape import EXACT, engine_distribution
 from tests.tables import TableRunner
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-VOCAB = 5
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +71,5 @@ class Stubborn:
 
 def test_proposals_are_cut_at_limits_and_before_unknown_tokens():
     drafter = ProposedChains("stubborn", Stubborn, length=3)
-    sampler = sampler_of(Sampling(), [[0, 1]] * 4, VOCAB, sources=[[1, 2, 3, 4], [2], [-1, 2], [4, 4]])
-    tree = drafter.draft([1] * 4, sampler, CounterRng([0] * 4).at([0] * 4), [9, 9, 9, 1])
-    rows = zip(tree.host.tokens, tree.host.valid, strict=True)
-    drafted = [[token for token, real in zip(row[1:], valid[1:], strict=True) if real] for row, valid in rows]
-    assert drafted == [[1, 2, 3], [2], [], [4]]
+    sources = [[1, 2, 3, 4], [2], [-1, 2], [4, 4]]
+    assert drafted(drafter, [[0, 1]] * 4, [9, 9, 9, 1], sources) == [[1, 2, 3], [2], [], [4]]

@@ -55,12 +55,26 @@ def test_an_index_that_grows_with_the_text_finds_what_a_search_finds(seed):
     assert hits > 5
 
 
+def drafted(drafter, texts, limits, sources=()):
+    """What a drafter without a model drafts after texts."""
+    root, sampler = [text[-1] for text in texts], distribution_of(*texts, sources=sources)
+    tree = drafter.draft(root, sampler, CounterRng([0] * len(root)).at([0] * len(root)), limits)
+    rows = zip(tree.host.tokens, tree.host.valid, strict=True)
+    return [[token for token, real in zip(row[1:], valid[1:], strict=True) if real] for row, valid in rows]
+
+
+def test_the_source_comes_before_the_text():
+    texts, limits = [[0, 7, 8], [0, 3], [0, 9], [0, 3, 4, 5, 0, 3]], [4, 4, 4, 4]
+    sources = [[7, 8, 2, 3, 4], [5, 3, 6], [1, 2], [3, 10, 11]]
+    assert drafted(ngram(3), texts, limits, sources) == [[2, 3, 4], [6, 0, 3], [], [4, 5, 0]]
+    assert drafted(ngram(3), texts, limits) == [[], [], [], [4, 5, 0]]  # without sources: the text alone
+    assert drafted(ngram(3), texts, [0, 1, 4, 2], sources) == [[], [6], [], [4, 5]]
+
+
 def test_nothing_is_guessed_that_the_target_never_writes():
     """An encoder may know more tokens than its decoder."""
-    drafter = ngram(3)
-    sampler = distribution_of([3], sources=[[3, 4, 90, 4]])
-    assert drafter.draft([3], sampler, CounterRng([0]).at([0]), [3]).tokens.tolist() == [[3, 4]]
-    assert PromptLookup(3).guess(sampler, [3])[0].tokens == [4]
+    assert drafted(ngram(3), [[3]], [3], [[3, 4, 90, 4]]) == [[4]]
+    assert PromptLookup(3).guess(distribution_of([3], sources=[[3, 4, 90, 4]]), [3])[0].tokens == [4]
 
 
 def distribution_of(*texts, stops=(), sources=()):

@@ -145,12 +145,6 @@ def distance(case, length=2):
 
 
 @CONTROLS
-def test_the_draft_need_not_be_masked_for_exactness(monkeypatch, case):
-    monkeypatch.setattr(Warper, "_constrain", _where(lambda path, drafts: not drafts))
-    assert distance(case) < EXACT
-
-
-@CONTROLS
 @pytest.mark.parametrize(
     "masks", [lambda path, drafts: drafts, lambda path, drafts: not path], ids=["draft only", "root only"]
 )

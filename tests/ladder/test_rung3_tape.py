@@ -314,6 +314,14 @@ def test_control_an_uncompacted_cache_is_seen(kind, vocab, length):
     assert distance(decoder(misplaced(target), draft, "rsd-c", "2-1"), length) > WRONG
 
 
+def test_control_another_model_or_another_source_is_another_distribution():
+    target, draft = pair("marian", 4)
+    expected = reference_distribution(target.model, 3, at_temperature(1.0), None, (START,), SOURCE)
+    for runner, source in ((draft, SOURCE), (target, (1, 0, 3))):
+        found = engine_distribution(decoder(runner, None, "ar"), 3, Sampling(), prompt=(START,), source=source)
+        assert total_variation(found, expected) > WRONG
+
+
 def test_control_drawing_the_extra_token_from_the_target_is_seen():
     target, draft = pair("model", 3)
 

@@ -84,6 +84,37 @@ def test_every_arithmetic_of_a_gguf_target_has_its_own_profile_and_memory(file, 
         draftwood.load(path, options={"backend": "native"})
 
 
+BASE = {"rope_type": "default", "rope_theta": 10000.0}
+LINEAR = {**BASE, "rope_type": "linear", "factor": 4.0}
+POSITIONS = [10, 4000]
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize(("said", "rotary"), [
+    ({"rope.scale_linear": 4.0}, LINEAR),
+    ({"rope.scaling.factor": 4.0}, LINEAR),
+    ({"rope.scaling.type": "linear", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}, LINEAR),
+    ({"rope.scaling.type": "none", "rope.scaling.factor": 4.0}, BASE),
+    ({"rope.scaling.type": "linear", "rope.scaling.factor": 1.0}, BASE),
+    ({"rope.scaling.factor": 0.0, "rope.scale_linear": 4.0, "rope.scaling.finetuned": False}, BASE),
+    ({"attention.head_count_kv": [2, 2], "feed_forward_length": [64, 64]}, BASE),
+    ({"rope.freq_base": 500000}, {**BASE, "rope_theta": 500000.0}),
+    ({"attention.sliding_window": 4096, "attention.causal": True, "expert_count": 0}, BASE),
+])  # fmt: skip
+def test_a_file_is_computed_as_its_keys_say(tmp_path, said, rotary, backend):
+    sizes = {"max_position_embeddings": 4096, "num_key_value_heads": 2}
+    model, tokenizer = source(rope_parameters=rotary, **sizes)
+    metadata = {f"llama.{name}": value for name, value in said.items()}
+    path = write_gguf(tmp_path / "fox.gguf", model, tokenizer, F32, metadata=metadata)
+    pair = draftwood.load(path, options={"backend": backend, "dtype": "float32"})
+    ids = torch.randint(0, len(tokenizer), (4001,), generator=torch.Generator().manual_seed(0)).tolist()
+    found = pair.prompt_logprobs(ids)
+    for other in (model, source(rope_parameters=LINEAR if rotary is not LINEAR else BASE, **sizes)[0]):
+        want = logits(other, ids)[0].log_softmax(-1)
+        same = [found[at].logprob == pytest.approx(want[at - 1, ids[at]].item(), abs=1e-4) for at in POSITIONS]
+        assert all(same) if other is model else not all(same)
+
+
 def test_rotary_scaling_of_llama_3_is_set(tmp_path):
     scaling = {
         "rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -86,8 +86,40 @@ def test_quantisations_that_cannot_be_read_are_named(tmp_path, kind):
     assert "give the model's safetensors folder or hub name" in message
 
 
+ADVICE = "give the model's safetensors folder"
+KEYS = [
+    ({"rope.dimension_count": 8}, ["llama.rope.dimension_count 8", "16 is computed"]),
+    ({"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}, ["llama.rope.scaling.type 'yarn'"]),
+    ({"rope.scaling.factor": float("nan")}, ["llama.rope.scaling.factor nan"]),
+    ({"rope.scaling.attn_factor": 0.5}, ["llama.rope.scaling.attn_factor 0.5"]),
+    ({"rope.dimension_sections": [4, 2, 2, 0]}, ["llama.rope.dimension_sections [4, 2, 2, 0]"]),
+    ({"attention.head_count_kv": [1, 2]}, ["llama.attention.head_count_kv [1, 2]"]),
+    ({"attention.value_length": 8}, ["llama.attention.value_length 8", "16 is computed"]),
+    ({"attention.scale": 0.5}, ["llama.attention.scale 0.5"]),
+    ({"attention.causal": False}, ["llama.attention.causal False"]),
+    ({"attention.sliding_window": 16}, ["llama.attention.sliding_window 16"]),
+    ({"logit_scale": 0.5}, ["llama.logit_scale 0.5"]),
+    ({"residual_scale": 0.0}, ["llama.residual_scale 0.0"]),
+    ({"expert_count": 8}, ["does not say llama.expert_used_count"]),
+    ({"expert_used_count": 2}, ["llama.expert_used_count 2"]),
+    ({"a_key_of_tomorrow": "x"}, ["llama.a_key_of_tomorrow 'x'"]),
+]
+"""Keys of a Llama that change what it computes, or that are not known."""
+TOKENIZER_KEYS = [
+    ({"add_space_prefix": True}, ["tokenizer.ggml.add_space_prefix True", "False is computed"]),
+    ({"remove_extra_whitespaces": True}, ["tokenizer.ggml.remove_extra_whitespaces True", "is not read"]),
+    ({"precompiled_charsmap": [1, 2]}, ["tokenizer.ggml.precompiled_charsmap [1, 2]"]),
+    ({"a_key_of_tomorrow": 1}, ["tokenizer.ggml.a_key_of_tomorrow 1"]),
+]
+"""Keys of a tokenizer that could change tokens."""
+
+
 @pytest.mark.parametrize(("settings", "said"), [
-    ({"arch": "clip"}, ["'clip'", "give the model's safetensors folder"]),
+    *(({"metadata": {f"{kind}.{name}": value for name, value in said.items()}}, [*words, ADVICE])
+      for kind, keys in (("llama", KEYS), ("tokenizer.ggml", TOKENIZER_KEYS)) for said, words in keys),
+    ({"pre": None}, ["does not say tokenizer.ggml.pre", "must name a way", ADVICE]),
+    *(({"pre": name}, [f"tokenizer.ggml.pre '{name}'", ADVICE]) for name in ("default", "not-a-name")),
+    ({"arch": "clip"}, ["'clip'", ADVICE]),
     ({"arch": "t5"}, ["'t5'"]),  # an encoder and a decoder
     ({"leave_out": "blk.1.ffn_up.weight"}, ["lacks tensor 'blk.1.ffn_up.weight'"]),
     ({"leave_out": "token_embd.weight"}, ["lacks tensor 'token_embd.weight'"]),

@@ -19,7 +19,6 @@ from draftwood.loading.infill import Infill
 from draftwood.loading.outline import refuse_without_template
 from tests.faults.folders import tiny_llama
 from tests.loading.gguf_files import F32, source, write_gguf
-from tests.loading.test_gguf_refused import refusal
 
 SCRIPTS = (
     "the fox's DOGS ran Über", "Лиса бежала к холму", "η αλεπού έτρεξε στον λόφο", "ركض الثعلب إلى التل",
@@ -168,21 +167,6 @@ def test_a_text_has_the_ends_that_the_file_says(tmp_path, made, begins, ends):
     inner = original.encode("the fox").ids
     assert found("the fox")["input_ids"] == [0] * begins + inner + [0] * ends
     assert found("the fox", add_special_tokens=False)["input_ids"] == inner
-
-
-@pytest.mark.parametrize(("said", "words"), [
-    ({"pre": None}, ["does not say tokenizer.ggml.pre", "must name a way"]),
-    ({"pre": "default"}, ["tokenizer.ggml.pre 'default'"]),
-    ({"pre": "not-a-name"}, ["tokenizer.ggml.pre 'not-a-name'"]),
-    ({"add_space_prefix": True}, ["tokenizer.ggml.add_space_prefix True", "False is computed"]),
-    ({"remove_extra_whitespaces": True}, ["tokenizer.ggml.remove_extra_whitespaces True", "is not read"]),
-    ({"precompiled_charsmap": [1, 2]}, ["tokenizer.ggml.precompiled_charsmap [1, 2]"]),
-    ({"a_key_of_tomorrow": 1}, ["tokenizer.ggml.a_key_of_tomorrow 1"]),
-])  # fmt: skip
-def test_a_key_that_could_change_tokens_is_refused(tmp_path, said, words):
-    metadata = {f"tokenizer.ggml.{key}": value for key, value in said.items() if key != "pre"}
-    message = refusal(write_gguf(tmp_path / "x.gguf", *source(), F32, pre=said.get("pre", "gpt-2"), metadata=metadata))
-    assert all(word in message for word in [*words, "give the model's safetensors folder"])
 
 
 def test_keys_without_an_effect_are_none(tmp_path):

@@ -13,7 +13,7 @@ from tests.native.test_stored import check_module, check_read, saved, scores
 KINDS = {
     "mixtral": "block_sparse_moe.experts.5.w1.weight", "qwen3_moe": "mlp.experts.39.up_proj.weight",
     "qwen3_next": "mlp.experts.15.down_proj.weight", "granitemoehybrid": "block_sparse_moe.router.layer.weight",
-    "granitemoe": "block_sparse_moe.input_linear.weight",
+    "granitemoe": "block_sparse_moe.input_linear.weight", "gpt_oss": "mlp.experts.gate_up_proj_bias",
 }  # fmt: skip
 """And a name of a weight of theirs in files."""
 

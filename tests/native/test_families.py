@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from draftwood.core.errors import ModelError
+from draftwood.runners.native import experts, sources, stored
 from draftwood.runners.native.rotary import Rotary
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.torch_runner import TorchRunner
@@ -101,6 +102,34 @@ def test_control_the_text_shows_every_setting(kind, change):
     assert difference(scores, others) > 0.05
     mine, _ = native(model_of(kind, torch.float32, **change))
     assert difference(mine, others) < 1e-5 * others.abs().max()
+
+
+def changed(name, change):
+    """Something of stored models that changes what it returns."""
+    own = getattr(stored.StoredModel, name)
+    return stored.StoredModel, name, lambda *given, **more: change(own(*given, **more))
+
+
+PARTS = [
+    ("gpt_oss", sources, "SINKS", "no weight"),
+    ("gpt_oss", experts.Matrix, "ALTERNATING", 0),
+    ("gpt_oss", sources, "expert_sources",
+     lambda *given: {name: one for name, one in experts.expert_sources(*given).items() if "bias" not in name}),
+    ("gemma4_text", stored, "lender_of", lambda config, number: {3: 3, 4: 3}.get(number, 0)),  # layer 0 lends to layer 3
+    ("gemma4_text", sources, "SCALAR", "no weight"),
+    *(("gemma4_text", sources, "ROUTER", {**sources.ROUTER, name: "no weight"}) for name in sources.ROUTER),
+    ("gemma4_text", *changed("facts", lambda found: setattr(found, "norm_values", 0) or found)),
+    ("gemma4_text", *changed("layer_inputs", lambda found: (*found[:3], 0.0))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "place", "name", "wrong"), PARTS)
+def test_control_each_part_of_an_odd_family_counts(kind, place, name, wrong, monkeypatch):
+    model = model_of(kind, torch.float32)
+    NativeRunner(model)
+    monkeypatch.setattr(place, name, wrong)
+    with pytest.raises(ModelError, match="scores a text differently"):
+        NativeRunner(model)
 
 
 @pytest.mark.parametrize(("kind", "settings", "reason"), [

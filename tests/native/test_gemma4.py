@@ -6,8 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from draftwood.core.errors import ModelError
-from draftwood.runners.native import layers, sources, stored
+from draftwood.runners.native import layers
 from draftwood.runners.native.refusals import why_not_config
 from draftwood.runners.native.runner import NativeRunner
 from tests.native.test_families import model_of
@@ -73,26 +72,3 @@ def test_last_layers_without_a_lender_are_refused():
         why_not_config(config)
         == "its last layers of type full_attention read keys and values of an earlier one, and there is none"
     )
-
-
-def test_controls_each_part_counts(monkeypatch):
-    model, own = model_of(KIND, torch.float32), stored.StoredModel.facts
-    NativeRunner(model)
-
-    def unnormed(self, taps=0):
-        found = own(self, taps)
-        found.norm_values = 0
-        return found
-
-    inputs = stored.StoredModel.layer_inputs
-    for place, what, wrong in (
-        (stored, "lender_of", lambda config, number: {3: 3, 4: 3}.get(number, 0)),  # layer 0 lends to layer 3
-        (sources, "SCALAR", "no weight"),
-        *((sources, "ROUTER", {**sources.ROUTER, name: "no weight"}) for name in sources.ROUTER),
-        (stored.StoredModel, "facts", unnormed),
-        (stored.StoredModel, "layer_inputs", lambda self, facts: (*inputs(self, facts)[:3], 0.0)),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(place, what, wrong)
-            with pytest.raises(ModelError, match="scores a text differently"):
-                NativeRunner(model)

@@ -3,22 +3,17 @@
 import json
 
 import gguf
-import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GptOssForCausalLM, Mxfp4Config
 
 import draftwood
-from draftwood.core.errors import ModelError
 from draftwood.loading.causal import stored_folder
-from draftwood.runners.native import experts, sources
-from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.native.stored import StoredModel
 from tests.differences import difference
 from tests.faults.folders import tiny_tokenizer
 from tests.native.test_codes import compare
 from tests.native.test_families import TEXT, model_of, native, plain
-from tests.native.test_stored import check_read, saved
 
 KIND, SIZES = "gpt_oss", {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
 MXFP4 = gguf.GGMLQuantizationType.MXFP4
@@ -38,12 +33,6 @@ def write_in_codes(model, folder):
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
     (folder / "config.json").write_text(json.dumps(config))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_folder_of_numbers_is_read_as_transformers_reads_it(tmp_path, dtype):
-    model = saved(model_of(KIND, dtype, **SIZES), tmp_path)
-    assert torch.equal(check_read(tmp_path, model)(TEXT).logits, model(TEXT).logits)
 
 
 def test_a_folder_of_codes_is_the_model_that_transformers_makes_of_it(tmp_path):
@@ -70,21 +59,3 @@ def test_its_codes_have_the_bits_of_their_numbers_and_draft(tmp_path):
     texts = {tuple(pair.generate(ids, method=method, **settings).token_ids) for method in ("ar", "ngram", "shared-noise")}
     assert len(texts) == 1
     compare(pair.model)
-
-
-def test_controls_sinks_and_biases_and_the_order_of_gates_and_ups_count(monkeypatch):
-    model = model_of(KIND, torch.float32, **SIZES)
-    NativeRunner(model)
-
-    def without_biases(*given):
-        return {name: one for name, one in experts.expert_sources(*given).items() if "bias" not in name}
-
-    for place, what, wrong in (
-        (sources, "SINKS", "no weight"),
-        (sources, "expert_sources", without_biases),
-        (experts.Matrix, "ALTERNATING", 0),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setattr(place, what, wrong)
-            with pytest.raises(ModelError, match="scores a text differently"):
-                NativeRunner(model)

@@ -37,7 +37,7 @@ from tests.native.test_states import random_model
 from tests.runners.test_eagle import scored
 from tests.runners.test_hidden_states import plain_hidden
 from tests.runners.zoo import NATIVE, tiny
-from tests.tiny_chat import chat_tokenizer
+from tests.tiny_chat import chat_tokenizer, save_chat
 
 KIND, LAYER, EXPERTS = "qwen3_5_text", "layers.0.", "layers.0.mlp.experts."
 MIXTURES = {"qwen3_5_moe_text": Qwen3_5MoeSparseMoeBlock, "qwen3_next": Qwen3NextSparseMoeBlock}
@@ -229,27 +229,19 @@ def folder(request, tmp_path_factory):
     return found
 
 
-def test_load_finds_it_and_none_leaves_it_out(folder):
+def test_load_finds_it_and_none_leaves_it_out(folder, tmp_path):
     pair, named, plain = (draftwood.load(folder, draft, options=OPTIONS) for draft in (None, "mtp", "none"))
     assert ["MtpDrafter" in repr(one) for one in (pair, named, plain)] == [True, True, False]
     for method in ("auto", "adaptive", "rsd-s", "dynamic", "shared-noise"):
         ways = (pair, method), (plain, "ar")
         texts = [one.generate("the fox", method=way, max_new_tokens=30, temperature=0.0).token_ids for one, way in ways]
         assert texts[0] == texts[1]
-    other = draftwood.load(folder, checkpoint_without(folder), options=OPTIONS)
+    other = draftwood.load(folder, save_chat(tmp_path), options=OPTIONS)
     assert "MtpDrafter" not in repr(other)
     assert other.draft is not None
     check_fit(Models(target=str(folder)), Method(method="rsd-s"), 0.0)
     with pytest.raises(PairingError, match="needs a draft model"):
         check_fit(Models(target=str(folder), draft="none"), Method(method="rsd-s"), 0.0)
-
-
-def checkpoint_without(folder):
-    """The same model without its head, which is a draft model as any other."""
-    found = folder / "without"
-    stored_folder(folder).module.save_pretrained(found)
-    chat_tokenizer().save_pretrained(found)
-    return found
 
 
 @pytest.fixture

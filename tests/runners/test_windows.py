@@ -77,11 +77,6 @@ def slots_as_positions(now):
     return torch.arange(now.base + now.pad + now.nodes).expand(len(now.pending), -1)
 
 
-@pytest.mark.parametrize("kind", WINDOWED)
-def test_the_window_of_a_configuration(kind):
-    assert used_window(windowed(kind)) == Window(WINDOW, everywhere=kind not in MIXED)
-
-
 @pytest.mark.parametrize(("kind", "settings"), [
     ("llama", {}),
     ("mistral", {"sliding_window": None}),

@@ -136,16 +136,6 @@ def test_stateless_processors_are_taken_and_see_each_nodes_text(processor):
     assert torch.equal(target(Sampling(processors=[processor]), scores)[:, reached(wanted)], wanted[:, reached(wanted)])
 
 
-def test_penalties_count_each_nodes_own_path():
-    sampling = Sampling(repetition_penalty=1.4, presence_penalty=0.5, frequency_penalty=0.3)
-    scores = scores_of()
-    nodes = target(sampling, scores)
-    for i, path in enumerate(PATHS):
-        alone = distribution(sampling, TEXT + path).target(scores[:, i : i + 1], lambda: [[[]]]).settled.logp
-        assert torch.allclose(nodes[:, i], alone[:, 0], atol=1e-6)
-    assert not torch.allclose(nodes[:, 4], target(sampling, scores, [[]] * len(PATHS))[:, 4])  # the path matters
-
-
 @given(
     generated=st.lists(st.integers(0, VOCAB - 1), max_size=8), presence=st.floats(-2, 2), frequency=st.floats(-2, 2),
     repetition=st.sampled_from([0.7, 1.0, 1.3]),

@@ -92,22 +92,16 @@ def plain_tree(one, vocab):
     """The tree of a round with whole distributions; nodes keep their numbers."""
     nodes = []
     for i, node in enumerate(one.nodes):
-        nodes.append(PlainNode(i, node.token, node.depth, _vector(node.target, vocab), _drafted(one, i, vocab)))
+        nodes.append(PlainNode(i, node.token, node.depth, _vector(node.target, vocab), _vector(node.draft, vocab)))
         if node.parent is not None:
             nodes[node.parent].children.append(nodes[i])
     return nodes[0]
 
 
-def _drafted(one, i, vocab):
-    found = one.nodes[i].draft
-    return None if found is None else _vector(found, vocab)
-
-
 def _vector(found, vocab):
-    line = [0.0] * vocab
-    for token, prob in zip(found.tokens, found.probs, strict=True) if found else ():
-        line[token] = prob
-    return line
+    """A whole distribution, or None where none was stored."""
+    probs = {} if found is None else dict(zip(found.tokens, found.probs, strict=True))
+    return [probs.get(token, 0.0) for token in range(vocab)] if probs else None
 
 
 def _index(uniform):
@@ -164,9 +158,6 @@ _VERDICTS = {"recursive": _recursive, "traversal": _traversal, "coupled": _match
 
 def _largest_token(rounds):
     """The largest token id in stored rounds."""
-    found = 0
-    for one in rounds:
-        stored = [kept for node in one.nodes for kept in (node.target, node.draft) if kept is not None]
-        ids = [one.next_token, *(node.token for node in one.nodes), *(token for kept in stored for token in kept.tokens)]
-        found = max(found, *ids)
-    return found
+    nodes = [node for one in rounds for node in one.nodes]
+    stored = [kept.tokens for node in nodes for kept in (node.target, node.draft) if kept is not None]
+    return max(0, *(one.next_token for one in rounds), *(node.token for node in nodes), *(max(some) for some in stored))

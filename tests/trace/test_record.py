@@ -1,7 +1,5 @@
 """What is recorded equals what happened, for every drafter, verifier, batch and kind of model."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -58,19 +56,6 @@ def test_probabilities_chances_and_verdicts_are_those_of_the_round(method, shape
             assert node.draft_prob == pytest.approx(float(draft_logp[row, parent, node.token].exp()), abs=1e-6)
         assert set(piece.round.seconds) == set(one.seconds)
     assert [len(trace.rounds) for trace in traces] == taken
-
-
-@pytest.mark.parametrize(("method", "verifier"), [("rsd-s", "traversal"), ("rsd-c", "recursive"), ("dynamic", "coupled")])
-def test_rows_of_a_batch_are_recorded_as_texts_alone(method, verifier):
-    def timeless(trace):
-        return replace(trace, rounds=[replace(one, seconds={}, end=0.0) for one in trace.rounds])
-
-    together = run(method, verifier, rows=3)
-    alone = [run(method, verifier, first=row)[0] for row in range(3)]
-    for one, other in zip(together, alone, strict=True):
-        if one.prompt == other.prompt:
-            assert timeless(one) == timeless(other)
-    assert timeless(together[0]) == timeless(alone[0])
 
 
 def test_a_trace_is_bounded():
