@@ -1,6 +1,5 @@
 """The pair that ships with the package, with its real tokenizer."""
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -69,14 +68,3 @@ def test_translations_are_the_targets_own_greedy_ones(translator):
         assert result.token_ids == plain
         assert result.lossless
     assert result.stats.block_efficiency > 1.5
-
-
-def test_loading_says_nothing_that_a_user_would_have_to_wonder_about(caplog):
-    transformers = logging.getLogger("transformers")
-    transformers.addHandler(caplog.handler)
-    try:
-        for load in (draftwood.load, draftwood.load_translator):
-            load(options={"backend": "torch"})
-    finally:
-        transformers.removeHandler(caplog.handler)
-    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []

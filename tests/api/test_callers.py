@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 import subprocess
 import sys
 
@@ -80,8 +81,8 @@ def test_token_ids_are_a_prompt(pair, one):
     assert pair.encode(one) == IDS
     wanted = pair.generate(pair.tokenizer.decode(IDS), seed=1, limits=SHORT)
     assert pair.encode(pair.tokenizer.decode(IDS)) == IDS, "else the comparison says nothing"
-    found = pair.generate(one, seed=1, limits=SHORT)
-    assert (found.token_ids, found.text) == (wanted.token_ids, wanted.text)
+    found = pair.generate(one, seed=np.int64(1), limits=SHORT)
+    assert (found.token_ids, found.text, found.seed) == (wanted.token_ids, wanted.text, 1)
     assert [token for piece in pair.stream(one, seed=1, limits=SHORT) for token in piece.tokens] == wanted.token_ids
 
 
@@ -112,6 +113,10 @@ def test_translations_take_the_same(translator):
 # Refused ----------------------------------------------------------------------------------------------------------------
 
 
+def refuses(said):
+    return pytest.raises(ConfigError, match=re.escape(said))
+
+
 REFUSED = [
     ({"sampling": 0.7}, "sampling is 0.7: give a Sampling, or a mapping of its settings"),
     ({"sampling": {"temprature": 0.7}}, "Sampling has no argument 'temprature': did you mean temperature?"),
@@ -124,8 +129,6 @@ REFUSED = [
     ({"sampling": Sampling(), "temperature": 0.5}, "both sampling and temperature were given: put temperature into"),
     ({"limits": Limits(), "max_new_tokens": 5}, "both limits and max_new_tokens were given"),
     ({"limits": {}, "stop": "x"}, "both limits and stop were given"),
-    ({"max_new_tokens": 2.5}, "max_new_tokens is 2.5: give a whole number"),
-    ({"stop": 5}, "stop is 5: give a list or tuple of texts"),
     ({"seed": "x"}, "seed is 'x': give a whole number"),
     ({"seed": -1}, "seed -1 is out of range"),
 ]
@@ -140,9 +143,8 @@ def test_wrong_settings_are_refused_in_a_sentence(pair, translator, settings, sa
         lambda: list(translator.stream("ein Haus", **settings)),
     ]
     for call in calls:
-        with pytest.raises(ConfigError) as caught:
+        with refuses(said):
             call()
-        assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -198,13 +200,11 @@ def test_a_draft_or_a_streamer_of_a_recipe_that_is_none_is_refused():
 )
 def test_wrong_parts_of_a_pair_or_a_translator_are_refused(pair, translator, wrong, said):
     parts = {"model": pair.target.model, "draft_model": None, "tokenizer": pair.tokenizer}
-    with pytest.raises(ConfigError) as caught:
+    with refuses(said):
         Pair(**{**parts, **wrong})
-    assert said in str(caught.value)
     parts |= {"model": translator.model, "tokenizer": translator.tokenizer}
-    with pytest.raises(ConfigError) as caught:
+    with refuses(said):
         Translator(**{**parts, **wrong})
-    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -222,13 +222,8 @@ def test_wrong_parts_of_a_pair_or_a_translator_are_refused(pair, translator, wro
 )
 def test_wrong_arguments_of_requests_are_refused(pair, translator, arguments, said):
     for session in (pair, translator):
-        with pytest.raises(ConfigError) as caught:
+        with refuses(said):
             session.requests(*arguments)
-        assert said in str(caught.value)
-
-
-def test_a_seed_may_be_a_number_of_numpy(pair):
-    assert pair.generate("the fox", seed=np.int64(3), limits=SHORT).seed == 3
 
 
 # What a notebook shows, and what another process gets -------------------------------------------------------------------
@@ -253,7 +248,7 @@ def test_a_session_is_not_sent_to_another_process_and_its_results_are(kind, requ
     assert pickle.loads(pickle.dumps(result)) == result
 
 
-def test_the_bundled_translator_loads_without_a_word(tmp_path):
-    code = "import draftwood; draftwood.load_translator()"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+def test_the_bundled_models_load_without_a_word():
+    code = "from draftwood import *; load(options={'backend': 'torch'}); load_translator(options={'backend': 'torch'}); "
+    run = subprocess.run([sys.executable, "-c", f"{code}load_translator()"], capture_output=True, text=True, check=True)
     assert (run.stdout, run.stderr) == ("", "")

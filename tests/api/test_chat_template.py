@@ -8,7 +8,6 @@ from draftwood.engine.arguments import tokenized
 from tests.api.test_chat import user
 from tests.tiny_chat import TEMPLATE, adding, chat_tokenizer, save_chat
 
-THINKS = TEMPLATE + "{% if enable_thinking is defined and not enable_thinking %}quiet{% endif %}"
 USER = user("the fox ran")
 CALL = {"id": "c1", "type": "function", "function": {"name": "the", "arguments": {"a": 1}}}
 
@@ -161,16 +160,6 @@ def test_a_template_that_changes_the_last_message_cannot_continue_it(tmp_path):
 
 
 # ---- settings of the template ----
-
-
-def test_settings_reach_the_template_as_given(tmp_path):
-    pair = pair_of(tmp_path, THINKS)
-    for given in ({}, {"enable_thinking": False}, {"enable_thinking": True}, {"other": [1, {"a": None}]}):
-        assert ids(pair, [USER], chat_template_kwargs=given) == written(pair, [USER], **given)
-    assert ids(pair, [USER], chat_template_kwargs={"enable_thinking": False}) != ids(pair, [USER])
-    answer = pair.chat([USER], chat_template_kwargs={"enable_thinking": False}, max_new_tokens=4, seed=1)
-    prompt = ids(pair, [USER], chat_template_kwargs={"enable_thinking": False})
-    assert answer.token_ids == pair.generate(prompt, max_new_tokens=4, seed=1).token_ids
 
 
 @pytest.mark.parametrize("name", [

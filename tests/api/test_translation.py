@@ -86,18 +86,8 @@ def test_the_time_to_read_the_source_counts(translation, monkeypatch):
     assert sum(result.stats.seconds["target"] for result in results) < 750
 
 
-def test_limits_are_those_of_generate(translation):
-    translator = opened(translation, "other")
-    assert translator.limits == Limits(max_new_tokens=39)
-    for count in (1, 3):
-        text = [*translator.prompt, *translator.translate(SOURCES[0], limits=Limits(max_new_tokens=count)).token_ids]
-        assert text == generated(translator, SOURCES[0], max_new_tokens=count)
-
-
 ASKED = [
-    {"bad_words_ids": [[300], [290]], "suppress_tokens": [330, 340]},
-    {"bad_words_ids": [[300, 301], [1]], "no_repeat_ngram_size": 2},
-    {"repetition_penalty": 1.7},
+    {"bad_words_ids": [[300, 301], [290], [1]], "suppress_tokens": [330, 340], "no_repeat_ngram_size": 2},
     {"repetition_penalty": 1.7, "sequence_bias": [[[320], 2.0], [[330, 331], -3.0]]},
     {"min_length": 12},
     {"min_new_tokens": 12, "max_new_tokens": 15},

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from draftwood.cli import main
+from tests.cli.jobs import Job
 from tests.faults.folders import tiny_llama, tiny_tokenizer
 from tests.other_tokens import pieces
 
@@ -46,6 +47,12 @@ def run(monkeypatch):
         return CliRunner().invoke(main, [str(arg) for arg in args], input=stdin, prog_name="draftwood")
 
     return call
+
+
+@pytest.fixture
+def job(run, pair, prompts, request):
+    """A command from the prompts to a file of answers, with the options ``SHORT`` of the test's file."""
+    return Job(run, [*pair, *request.module.SHORT], prompts.parent)
 
 
 @pytest.fixture(scope="session")

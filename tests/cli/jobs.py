@@ -1,11 +1,17 @@
 """A file of prompts, the output of its answers, and the command that writes them."""
 
 import json
+from contextlib import contextmanager
 from itertools import islice
 
 import pytest
 
 from draftwood.engine.decode import Decoder
+
+
+def succeeded(result):
+    assert result.exit_code == 0, result.output
+    return result
 
 
 class Job:
@@ -24,9 +30,7 @@ class Job:
         return self.run(self.command, *self.options, "--input", self.input, "--output", self.out, *more)
 
     def succeeds(self, *more):
-        result = self(*more)
-        assert result.exit_code == 0, result.output
-        return result
+        return succeeded(self(*more))
 
     def fails(self, *more, code=2):
         """What it says on standard error."""
@@ -36,14 +40,7 @@ class Job:
 
     def stopped(self, count, *more):
         """What it says where Ctrl-C comes after so many finished texts."""
-        real = Decoder.results
-
-        def results(*args, **named):
-            yield from islice(real(*args, **named), count)
-            raise KeyboardInterrupt
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Decoder, "results", results)
+        with stopping(count):
             return self.fails(*more, code=130)
 
     def keep(self, count):
@@ -58,6 +55,20 @@ class Job:
     def texts(self):
         """Text and seed of each line."""
         return {found["index"]: (found["text"], found["seed"]) for found in self.answers}
+
+
+@contextmanager
+def stopping(count):
+    """Ctrl-C comes after so many finished texts."""
+    real = Decoder.results
+
+    def results(*args, **named):
+        yield from islice(real(*args, **named), count)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Decoder, "results", results)
+        yield
 
 
 def objects(data):

@@ -20,7 +20,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.loading import gguf_model
 from draftwood.loading.outline import refuse_without_template
 from draftwood.runners.torch_runner import TorchRunner
-from tests.cli.test_generate import succeeded
+from tests.cli.jobs import succeeded
 from tests.faults.folders import save_tiny
 from tests.loading.gguf_files import source, write_gguf
 from tests.tiny_chat import TEMPLATE, chat_tokenizer, save_chat
@@ -88,11 +88,17 @@ def test_a_text_of_several_lines_in_a_pipe_is_one_message(run, folder, pair, mes
     assert len(re.findall("tokens/s", shown.stderr)) == 1
 
 
-def test_one_message_is_answered_and_quiet_writes_nothing_else(run, folder, pair):
-    shown = succeeded(run("chat", "a dog", "--target", folder, *GREEDY))
+def test_one_message_is_answered_and_quiet_writes_nothing_but_what_was_drafted_in_brackets(run, talk, folder, pair):
+    options = ["a dog", "--target", folder, "--temperature", 0, "--max-new-tokens", 40, "--ignore-eos"]
+    shown = succeeded(run("chat", *options, "--method", "ar"))
     assert "tokens/s" in shown.stderr  # control
-    quiet = succeeded(run("chat", "a dog", "--target", folder, *GREEDY, "--show", "--quiet"))
-    assert shown.stdout == f"{answers(pair, 'a dog')[0]}\n"
+    quiet = succeeded(run("chat", *options, "--method", "ngram", "--show", "--quiet"))
+    assert (
+        shown.stdout
+        == f"{answers(pair, 'a dog', limits={'max_new_tokens': 40, 'ignore_eos': True}, max_new_tokens=None)[0]}\n"
+    )
+    assert "⟦" in quiet.stdout
+    assert "⟦" in talk(*options[1:], "--method", "ngram", "--show", typed=["a dog"]).stdout
     assert re.sub("[⟦⟧]", "", quiet.stdout) == shown.stdout
     assert not quiet.stderr
 
@@ -135,14 +141,6 @@ def test_a_seed_gives_the_same_chat_and_a_drawn_one_is_shown(talk, folder, pair)
     assert drawn.stdout == f"{answers(pair, 'a dog', temperature=1.0, seed=int(seed))[0]}\n"
 
 
-def test_show_brackets_what_was_drafted(run, folder):
-    options = ["--target", folder, "--temperature", 0, "--max-new-tokens", 40, "--ignore-eos"]
-    ways = (["--method", "ar"], ["--method", "ngram", "--show"])
-    plain, shown = (succeeded(run("chat", *options, *way, stdin="a dog\n")).stdout for way in ways)
-    assert "⟦" in shown
-    assert re.sub("[⟦⟧]", "", shown) == plain
-
-
 def test_the_length_is_the_models_own_unless_given(run, tmp_path):
     save_chat(tmp_path, generation={"max_new_tokens": 3})
     options = ["--target", tmp_path, "--temperature", 1, "--ignore-eos"]
@@ -159,9 +157,6 @@ def test_the_length_is_the_models_own_unless_given(run, tmp_path):
         (b" \n", [], "the message is empty"),
         (b"\xff\xfe\n", [], "the message on standard input is not UTF-8 text"),
         (b"a\n", ["--resume", "nowhere.json"], "input file nowhere.json cannot be read"),
-        (b"a\n", ["--max-new-tokens", "0"], "max_new_tokens is 0: give 1 or more"),
-        (b"a\n", ["--seed", "-1"], "seed is -1"),
-        (b"a\n", ["--method", "chain"], "method 'chain' needs a draft model"),
         (b"a\n", ["--system", "\udce9"], "the system prompt is not UTF-8 text"),
         (b"a\n", ["--chat-template-kwargs", "{"], "chat_template_kwargs is '{': give a JSON object"),
         (b"a\n", ["--chat-template-kwargs", "[1]"], "chat_template_kwargs is '[1]': give a JSON object"),

@@ -19,12 +19,6 @@ def full(number):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_full_disk_is_named_by_the_output(run, pair, prompts, monkeypatch):
-    job = Job(run, [*pair, *SHORT], prompts.parent)
-    monkeypatch.setattr(os, "fsync", full)
-    assert job.fails(code=1) == f"Error: {job.out}: No space left on device\n"
-
-
 def test_a_full_disk_is_named_by_the_partial_translation(run, translation, tmp_path, monkeypatch):
     job = Job(run, ["--target", translation / "target"], tmp_path, command="translate")
     job.write("ein Haus")

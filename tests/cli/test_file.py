@@ -9,14 +9,9 @@ import pytest
 
 from draftwood.cli.job.output import Output
 from draftwood.engine.decode import Decoder
-from tests.cli.jobs import Job, objects
+from tests.cli.jobs import objects, succeeded
 
 SHORT = ["--max-new-tokens", "10", "--ignore-eos", "--batch-size", "2", "--method", "rsd-c", "--shape", "2-1"]
-
-
-@pytest.fixture
-def job(run, pair, prompts):
-    return Job(run, [*pair, *SHORT], prompts.parent)
 
 
 def test_every_line_is_answered_in_order(job):
@@ -31,8 +26,7 @@ def test_every_line_is_answered_in_order(job):
     assert found[3]["prompt"] == "the fox 3"
     assert {"text", "token_ids", "finish_reason", "lossless", "stats"} <= found[0].keys()
     # Without an output file the answers go to stdout.
-    read = job.run("generate", *job.options, "--input", "-", "--seed", "5", stdin=job.input.read_bytes())
-    assert read.exit_code == 0, read.output
+    read = succeeded(job.run("generate", *job.options, "--input", "-", "--seed", "5", stdin=job.input.read_bytes()))
     assert {answer["index"]: (answer["text"], answer["seed"]) for answer in objects(read.stdout_bytes)} == job.texts
 
 
@@ -43,20 +37,14 @@ def test_a_stopped_run_goes_on_with_the_same_texts(job, seed):
     with job.out.open("ab") as half:
         half.write(b'{"index": 5, "prompt": "the fo')
     assert "3 of 7 lines are done" in job.succeeds(*seed).stderr
-    texts = job.texts
+    texts, finished = job.texts, job.out.read_bytes()
     assert len(job.answers) == 7
+    job.out.write_bytes(finished + b'{"ind')
+    assert "All 7 lines are done" in job.succeeds(*seed).stderr
+    assert job.out.read_bytes() == finished
     job.out.unlink()
     job.succeeds("--seed", texts[0][1])
     assert job.texts == texts
-
-
-def test_a_finished_file_is_left_as_it_is(job):
-    job.succeeds()
-    before = job.out.read_bytes()
-    with job.out.open("ab") as half:
-        half.write(b'{"ind')
-    assert "All 7 lines are done" in job.succeeds().stderr
-    assert job.out.read_bytes() == before
 
 
 def test_an_error_in_the_middle_keeps_what_is_finished(job, monkeypatch):

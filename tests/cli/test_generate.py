@@ -12,13 +12,9 @@ from draftwood.cli import show
 from draftwood.cli.comparison import MOST, SECONDS, by_turns
 from draftwood.draft.adaptive.budget import UNPROFITABLE
 from draftwood.draft.adaptive.controller import Controller
+from tests.cli.jobs import succeeded
 
 SHORT = ["--max-new-tokens", "12", "--ignore-eos", "--seed", "5"]
-
-
-def succeeded(result):
-    assert result.exit_code == 0, result.output
-    return result
 
 
 def test_json_is_one_object_with_the_promised_fields(run, pair):
@@ -166,7 +162,8 @@ def test_log_probabilities_of_a_translation(run, translation):
     assert (refused.exit_code, "--json" in refused.stderr) == (2, True)
     found = json.loads(succeeded(run(*command, "a b", "--json")).stdout)
     assert [one["token_id"] for one in found["logprobs"]] == found["token_ids"]
-    assert all(one["top"][0]["token_id"] == one["token_id"] for one in found["logprobs"])  # greedy
+    entry = {"token_id", "token", "logprob"}
+    assert all(one["top"] == [{name: one[name] for name in entry}] for one in found["logprobs"])  # greedy
 
 
 def written(seconds, tokens=10):

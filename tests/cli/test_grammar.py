@@ -7,6 +7,7 @@ import pytest
 
 from draftwood.cli.output_options import with_grammar
 from draftwood.grammar.grammar import Grammar
+from tests.cli.jobs import succeeded
 from tests.tiny_chat import save_chat
 
 SCHEMA = {
@@ -35,8 +36,7 @@ def test_generate_writes_text_of_the_grammar(run, pair, schema, tmp_path):
         (["--regex", "[0-9]{3}-[a-z]{2}"], re.compile("[0-9]{3}-[a-z]{2}")),
         (["--grammar", lark], re.compile("the (fox|hen)")),
     ):
-        result = run("generate", "the fox", *pair, *TORCH, "--seed", "3", *options)
-        assert result.exit_code == 0, result.output
+        result = succeeded(run("generate", "the fox", *pair, *TORCH, "--seed", "3", *options))
         assert pattern.fullmatch(result.stdout.removesuffix("\n")), result.stdout
         assert "ended by itself" in result.stderr
 
@@ -45,8 +45,7 @@ def test_chat_answers_in_the_grammar(run, tmp_path, schema):
     folder = save_chat(tmp_path / "chat")
     for given in (["Hello"], []):
         stdin = None if given else "Hello\nAgain\n"  # one message
-        result = run("chat", *given, "--target", folder, *TORCH, "--quiet", "--json-schema", schema, stdin=stdin)
-        assert result.exit_code == 0, result.output
+        result = succeeded(run("chat", *given, "--target", folder, *TORCH, "--quiet", "--json-schema", schema, stdin=stdin))
         [line] = result.stdout.splitlines()
         assert JSON.fullmatch(line), line
 

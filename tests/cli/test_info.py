@@ -10,12 +10,12 @@ import draftwood
 from draftwood.cli import facts
 from draftwood.cli.info import outline
 from draftwood.core.methods import METHODS
+from tests.cli.jobs import succeeded
 from tests.loading.gguf_files import source, write_gguf
 
 
 def test_json_holds_versions_and_methods(run):
-    result = run("info", "--json")
-    assert result.exit_code == 0, result.output
+    result = succeeded(run("info", "--json"))
     facts = json.loads(result.stdout)
     assert (facts["version"], facts["torch"]) == (draftwood.__version__, torch.__version__)
     assert facts["methods"].keys() == METHODS.keys()
@@ -94,11 +94,9 @@ def test_a_short_name_that_is_not_here_says_where_it_is(run, monkeypatch):
 def test_a_gguf_file_is_a_target_for_one_and_for_many_prompts(run, file, prompts, tmp_path):
     answers = tmp_path / "answers.jsonl"
     arguments = ("generate", "--target", file, "--input", prompts, "--output", answers, "--max-new-tokens", 4, "--seed", 1)
-    first = run(*arguments)
-    assert first.exit_code == 0, first.output
+    succeeded(run(*arguments))
     text = answers.read_text()
     again = run(*arguments)
     assert (again.exit_code, answers.read_text()) == (0, text)
     assert "All 7 lines are done" in again.stderr
-    single = run("generate", "--target", file, "--max-new-tokens", 4, "--json", "the fox")
-    assert single.exit_code == 0, single.output
+    succeeded(run("generate", "--target", file, "--max-new-tokens", 4, "--json", "the fox"))

@@ -36,11 +36,6 @@ BAD = [
 ]
 
 
-@pytest.fixture
-def job(run, pair, tmp_path):
-    return Job(run, [*pair, *SHORT], tmp_path)
-
-
 def test_the_others_are_answered_and_each_line_says_why(job):
     job.write(*(line for bad, _ in BAD for line in (GOOD, bad)))
     said = job.fails(code=1)

@@ -11,7 +11,6 @@ import pytest
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.lock import locked
-from tests.cli.jobs import Job
 
 SHORT = ["--max-new-tokens", "4", "--ignore-eos"]
 HOLD = """
@@ -27,11 +26,6 @@ with locked(Path(sys.argv[1])):
 @pytest.fixture
 def out(tmp_path):
     return tmp_path / "out.jsonl"
-
-
-@pytest.fixture
-def job(run, pair, prompts):
-    return Job(run, [*pair, *SHORT], prompts.parent)
 
 
 @pytest.fixture

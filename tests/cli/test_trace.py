@@ -5,14 +5,14 @@ from dataclasses import replace
 
 from draftwood.cli.trace import traces_text
 from draftwood.trace.files import read_traces
+from tests.cli.jobs import succeeded
 from tests.trace.runs import run as recorded
 
 SHORT = ["--max-new-tokens", "8", "--seed", "1", "--temperature", "1", "--method", "rsd-c", "--shape", "2-2"]
 
 
 def test_rounds_as_lines(run, pair):
-    found = run("trace", "the fox", *pair, *SHORT)
-    assert found.exit_code == 0, found.output
+    found = succeeded(run("trace", "the fox", *pair, *SHORT))
     assert found.stdout.startswith("the fox -> ")
     assert "\nround 1: rsd-c 2-2, recursive verifier, temperature 1\n" in found.stdout
     assert re.search(r"^  [├└]─[✓✗·] 1 .* +p [\d.]+  q [\d.]+$", found.stdout, re.MULTILINE)
@@ -21,8 +21,7 @@ def test_rounds_as_lines(run, pair):
 
 def test_a_file_is_written_and_shown_again(run, pair, tmp_path):
     path = tmp_path / "trace.json"
-    made = run("trace", "the fox", *pair, *SHORT, "--json", path, "--compare", "--rounds", "2", "--tokens", "3")
-    assert made.exit_code == 0, made.output
+    made = succeeded(run("trace", "the fox", *pair, *SHORT, "--json", path, "--compare", "--rounds", "2", "--tokens", "3"))
     assert made.stdout == ""
     traces = read_traces(path)
     assert [trace.method for trace in traces] == ["rsd-c", "ar"]
@@ -38,8 +37,7 @@ def test_a_file_is_written_and_shown_again(run, pair, tmp_path):
 
 def test_a_translation(run, translation, tmp_path):
     german = ["--target", translation / "target", "--draft", translation / "block", "--dtype", "float32"]
-    found = run("trace", "--translate", "ein Hund", *german, "--beta", "2", "--json", tmp_path / "trace.json")
-    assert found.exit_code == 0, found.output
+    succeeded(run("trace", "--translate", "ein Hund", *german, "--beta", "2", "--json", tmp_path / "trace.json"))
     [trace] = read_traces(tmp_path / "trace.json")
     assert (trace.verifier, trace.beta) == ("tolerance", 2)
     assert trace.source
@@ -50,8 +48,7 @@ def test_a_translation(run, translation, tmp_path):
 
 def test_the_page(run, pair, tmp_path):
     page = tmp_path / "page.html"
-    made = run("trace", "the fox", *pair, *SHORT, "--rounds", "2", "--compare", "--html", page)
-    assert made.exit_code == 0, made.output
+    made = succeeded(run("trace", "the fox", *pair, *SHORT, "--rounds", "2", "--compare", "--html", page))
     assert made.stdout == ""
     assert page.read_text().startswith("<!doctype html>")
 

@@ -2,14 +2,13 @@
 
 import json
 import shutil
-from itertools import islice
 
 import pytest
 
 import draftwood
 from draftwood import Method, load_translator
 from draftwood.engine.decode import Decoder
-from tests.cli.jobs import Job, objects
+from tests.cli.jobs import Job, objects, stopping, succeeded
 from tests.tiny_translation import sentences
 
 LOOSE = ["--beta", "300", "--tau", "50"]
@@ -41,12 +40,7 @@ def german(run, pair, tmp_path):
 def translated(run, pair):
     """A command that succeeds."""
 
-    def call(*options, **more):
-        result = run("translate", *pair, *options, **more)
-        assert result.exit_code == 0, result.output
-        return result
-
-    return call
+    return lambda *options, **more: succeeded(run("translate", *pair, *options, **more))
 
 
 def english(job):
@@ -169,15 +163,9 @@ def test_a_stopped_run_goes_on_to_the_same_file(german, wanted):
     assert not partial.exists()
 
 
-def test_a_stop_on_standard_output_leaves_whole_lines_in_order(run, pair, german, wanted, monkeypatch):
-    real = Decoder.results
-
-    def results(*args, **more):
-        yield from islice(real(*args, **more), 3)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Decoder, "results", results)
-    stopped = run("translate", *pair, "--input", german.input, "--batch-size", "1")
+def test_a_stop_on_standard_output_leaves_whole_lines_in_order(run, pair, german, wanted):
+    with stopping(3):
+        stopped = run("translate", *pair, "--input", german.input, "--batch-size", "1")
     assert stopped.exit_code == 130
     assert stopped.stdout.split("\n") == [*wanted[:2], "", wanted[2], ""]
     assert "Stopped: 4 of 8 lines are done." in stopped.stderr
@@ -232,7 +220,6 @@ def test_what_the_model_asks_for_and_does_not_get_is_said_once(german, monkeypat
         (["Haus", "--beta", "3", "--verifier", "greedy"], 2, "beta and tau are for verifier 'tolerance'"),
         (["Haus " * 60], 1, "but the target's encoder reads 40"),
         (["Haus \udcff"], 2, "no Unicode text"),
-        (["--temperature", "1", "Haus"], 2, "--temperature"),
     ],
 )
 def test_wrong_options_are_refused_in_one_sentence(run, pair, options, code, said):

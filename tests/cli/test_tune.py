@@ -9,6 +9,7 @@ from draftwood.api import load
 from draftwood.cli.comparison import NOTHING
 from draftwood.core.settings import LoadOptions, Method
 from draftwood.tune import compare
+from tests.cli.jobs import succeeded
 
 QUICK = ["--minutes", "0.001", "--max-new-tokens", "24"]
 
@@ -40,8 +41,7 @@ def forget(cache):
 
 
 def test_from_end_to_end(run, pair, texts, cache):
-    result = run("tune", *pair, "--input", texts, *QUICK, "--temperature", "0", "--temperature", "1")
-    assert result.exit_code == 0, result.output
+    result = succeeded(run("tune", *pair, "--input", texts, *QUICK, "--temperature", "0", "--temperature", "1"))
     [path] = tuned(cache)
     assert str(path) in result.stdout
     assert result.stdout.startswith("temperature  method ")
@@ -85,8 +85,7 @@ def test_the_measured_methods_know_what_the_pair_has_learnt(models):
 def test_the_choice_is_used_by_file_too(run, pair, texts, cache):
     forget(cache)
     mine = texts.with_name("mine.json")
-    result = run("tune", *pair, "--input", texts, *QUICK, "--temperature", "1", "--out", mine)
-    assert result.exit_code == 0, result.output
+    result = succeeded(run("tune", *pair, "--input", texts, *QUICK, "--temperature", "1", "--out", mine))
     assert f"--profile {mine}" in result.stdout
     assert not tuned(cache)
     # Written over, so that the outcome is known whatever was fastest.
@@ -111,8 +110,7 @@ def test_the_choice_is_used_by_file_too(run, pair, texts, cache):
 
 def test_without_a_draft_model_there_is_little_to_choose(run, pair, texts, cache):
     forget(cache)
-    result = run("tune", *pair[:2], "--input", texts, *QUICK, "--temperature", "1")
-    assert result.exit_code == 0, result.output
+    succeeded(run("tune", *pair[:2], "--input", texts, *QUICK, "--temperature", "1"))
     [path] = tuned(cache)
     assert {c["method"]["method"] for c in json.loads(path.read_text())["checks"]} == {"ar", "lookup"}
 

@@ -18,7 +18,6 @@ from draftwood.runners.factory import make_runners
 from draftwood.sampling.settings import Sampling
 from tests.engine.test_batch import causal, method_id
 from tests.helpers import decoder, sampler_of, tiny_gpt, tiny_model
-from tests.runners.zoo import windowed
 
 VOCAB, PROMPT = 12, [3, 1, 4, 1, 5]
 CLOSE = 2e-4  # of float32, in nats
@@ -183,14 +182,6 @@ def test_a_part_of_a_prompt_is_as_large_as_it_says(monkeypatch):
         monkeypatch.setattr(logprobs, "_CHUNK", chunk)
         monkeypatch.setattr(logprobs, "_SCORES", scores or logprobs._SCORES)
         assert [len(part) for part in logprobs.of_prompt(target, [1] * 30, 0)] == sizes
-
-
-def test_a_prompt_of_a_model_with_sliding_attention(monkeypatch):
-    monkeypatch.setattr(logprobs, "_CHUNK", 5)
-    model, text = windowed("mistral", window=7, vocab_size=VOCAB), [7 * i % VOCAB for i in range(33)]
-    with torch.inference_mode():
-        lines = model(torch.tensor([text])).logits[0, :-1].log_softmax(-1)
-    check(Pair(model, None, None).prompt_logprobs(text, top=2)[1:], text[1:], list(lines), 2)
 
 
 def test_a_prompt_as_long_as_the_context_is_scored_and_a_longer_one_is_refused():

@@ -7,7 +7,6 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from draftwood import TokenTexts
-from draftwood.core.token_logprobs import TokenLogprob
 from tests.engine.test_output import OF_BYTES, WITH_SPACES
 
 calm = settings(max_examples=40, deadline=None, derandomize=True)
@@ -57,16 +56,3 @@ def test_parts_of_words_and_special_tokens():
     inner.decoder = decoders.WordPiece()
     texts = TokenTexts(PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]"))
     assert [texts.bytes_of(i) for i in range(5)] == [b"[UNK]", b" the", b"ing", " \ufffd".encode(), b" <0x41>"]
-
-
-def test_json_has_the_text_of_each_token():
-    entry = TokenLogprob(token=3, logprob=-0.25, top=((3, -0.25), (6 + 0xC3, -2.0)))
-    assert SPACES.to_json([entry]) == [
-        {
-            "token_id": 3, "token": "time", "logprob": -0.25,
-            "top": [
-                {"token_id": 3, "token": "time", "logprob": -0.25},
-                {"token_id": 6 + 0xC3, "token": "\ufffd", "logprob": -2.0},
-            ],
-        }
-    ]  # fmt: skip

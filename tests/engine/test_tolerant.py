@@ -56,39 +56,31 @@ def raises_late(ids, scores):
     return scores
 
 
+def criterion(tokens):
+    if len(tokens) > 6:
+        raise RefusedError("a criterion")
+    return False
+
+
 def nothing_left(ids, scores):
     return scores if ids.shape[1] < 5 else torch.full_like(scores, -torch.inf)
 
 
-@pytest.mark.parametrize("processor", [raises_late, nothing_left], ids=["raises", "leaves nothing"])
+@pytest.mark.parametrize("part", [raises_late, nothing_left, criterion], ids=["raises", "leaves nothing", "criterion"])
 @pytest.mark.parametrize("method", METHODS, ids=method_id)
-def test_a_processor_that_fails_ends_its_row_only(method, processor):
-    made, given = engine(method), requests()
-    samplings = [Sampling(), Sampling(processors=[Stateless(processor)]), Sampling(temperature=0.0)]
+def test_a_processor_or_criterion_that_fails_ends_its_row_only(method, part):
+    made, given = engine(method), requests(criterion=criterion if part is criterion else None)
+    processors = [] if part is criterion else [Stateless(part)]
+    samplings = [Sampling(), Sampling(processors=processors), Sampling(temperature=0.0)]
     whole = [alone(made, request, sampling, None) for request, sampling in zip(given[::2], samplings[::2], strict=True)]
     texts, errors, draft_errors = written(made, given, samplings)
     assert (texts[0], texts[2]) == tuple(whole)
     assert list(errors) == [1]
-    assert isinstance(errors[1], RefusedError if processor is raises_late else NumericsError)
+    assert isinstance(errors[1], NumericsError if part is nothing_left else RefusedError)
     assert len(texts[1]) < 12
     assert draft_errors == 0
     with pytest.raises((RefusedError, NumericsError)):
         made.generate(given[1:2], samplings[1])
-
-
-def test_a_criterion_that_raises_ends_its_row_only():
-    def criterion(tokens):
-        if len(tokens) > 6:
-            raise RefusedError("a criterion")
-        return False
-
-    made, given = engine(), requests(criterion=criterion)
-    whole = [alone(made, request, Sampling(), None) for request in given[::2]]
-    texts, errors, _ = written(made, given, [Sampling()] * 3)
-    assert [texts[0], texts[2]] == whole
-    assert {row: type(error) for row, error in errors.items()} == {1: RefusedError}
-    with pytest.raises(RefusedError):
-        made.generate(given[1:2], Sampling())
 
 
 def broken(runner, monkeypatch, first, row, rows):

@@ -18,7 +18,7 @@ from draftwood.core.settings import Method
 from draftwood.engine.requests import Request
 from draftwood.hf import recipe
 from draftwood.sampling.warping import Warper
-from tests.runners.zoo import EOS, PAD, SUPPORTED, VOCAB, tiny, windowed
+from tests.runners.zoo import EOS, PAD, SUPPORTED, VOCAB, tiny
 
 NEW = 10
 METHODS = {
@@ -295,11 +295,3 @@ def test_the_recipe_remembers_proofs_not_models(monkeypatch):
     del model, one
     gc.collect()
     assert gone() is None
-
-
-@pytest.mark.parametrize("kind", ["gemma2", "gemma3_text", "mistral", "qwen2"])
-def test_texts_outgrow_sliding_windows(kind):
-    made = recipe(windowed(kind, 1, window=5), method=METHODS["rsd-c"])
-    wanted = plain(windowed(kind), max_new_tokens=25)
-    assert torch.equal(ours(windowed(kind), made, max_new_tokens=25), wanted)
-    assert not torch.equal(plain(windowed(kind, window=9), max_new_tokens=25), wanted)

@@ -14,10 +14,10 @@ from tests.runners.zoo import tiny
     ("settings", "message"),
     [
         ({"num_beams": 2}, "num_beams=2 .* use num_beams=1"),
-        ({"output_scores": True, "return_dict_in_generate": True}, "output_scores=True"),
-        ({"output_logits": True, "return_dict_in_generate": True}, "output_logits=True"),
-        ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions=True"),
-        ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states=True"),
+        *(
+            ({f"output_{name}": True, "return_dict_in_generate": True}, f"output_{name}=True")
+            for name in ("scores", "logits", "attentions", "hidden_states")
+        ),
         ({"prompt_lookup_num_tokens": 4}, "prompt_lookup_num_tokens=4 .*method='ngram'"),
         ({"penalty_alpha": 0.5, "top_k": 4}, "penalty_alpha=0.5"),
         ({"guidance_scale": 2.0}, "UnbatchedClassifierFreeGuidanceLogitsProcessor keeps state"),

@@ -126,6 +126,15 @@ def faults(served, monkeypatch):
 
 
 @pytest.fixture
+def commanded(monkeypatch):
+    """What ``draftwood serve`` would serve."""
+    found = []
+    monkeypatch.setattr("draftwood.serve.run.serve", lambda served, *_: found.append(served))
+    monkeypatch.setattr("draftwood.cli.serve.start_log", lambda form: None)  # the log is the process's
+    return found
+
+
+@pytest.fixture
 def slow(monkeypatch):
     """A model that does not end before somebody acts."""
     extend = NativeRunner.extend

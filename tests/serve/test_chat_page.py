@@ -239,16 +239,18 @@ def test_a_key_is_wanted_and_never_kept(browser, live):
     assert browser.js("return [localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
 
 
-def test_a_text_is_streamed_and_any_round_is_that_of_the_trace(opened, live):
+def test_a_text_is_streamed_as_text_and_any_round_is_that_of_the_trace(opened, live):
     opened.js(
         "window.counts = new Set(); new MutationObserver(() => {"
         f" if ({PAGE}.run && !{PAGE}.run.facts?.end) window.counts.add({ROUNDS});"
         "}).observe(document.body, {childList: true, subtree: true})"
     )
-    write(opened, "the fox ran", tokens=40)
+    markup = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+    write(opened, markup, tokens=40)
     opened.wait(ENDED)
     trace = trace_of(opened, live)
-    assert trace.prompt_text == "the fox ran"
+    assert trace.prompt_text == markup
+    assert opened.js("return document.querySelectorAll('script, img, [onerror]').length") == 1
     assert len(trace.tokens) <= 40
     assert opened.js("return window.counts.size") > 3  # round by round
     words = shown(trace.prompt_text) + "".join(shown(part.text) for made in trace.rounds for part in made.parts)
@@ -346,14 +348,6 @@ def test_a_figure_that_comes_late_does_not_replace_the_chosen_rounds(opened):
     )
     opened.wait(f"{page}.dataset.answered")
     assert opened.js(f"return Boolean({page}.germanFigure.querySelector('[aria-labelledby^=\"dw-spec1-\"]'))")
-
-
-def test_markup_of_a_prompt_is_shown_and_never_run(opened):
-    write(opened, "<script>alert(1)</script><img src=x onerror=alert(2)>")
-    opened.wait(ENDED)
-    assert "<script>alert(1)</script><img src=x onerror=alert(2)>" in opened.js(TEXT)
-    assert opened.js("return document.querySelectorAll('script, img, [onerror]').length") == 1
-    assert not opened.problems()
 
 
 @pytest.mark.usefixtures("slow")

@@ -58,30 +58,26 @@ def test_another_name_is_refused_unless_any_will_do(client, lax):
     refused(lax, completion(model=3))
 
 
-def test_names_are_options_that_can_be_repeated_and_texts_are_learnt_while_it_serves(monkeypatch, tmp_path):
-    found, learnt = [], []
+def test_names_are_options_that_can_be_repeated_and_texts_are_learnt_while_it_serves(commanded, monkeypatch, tmp_path):
+    learnt = []
 
     @contextmanager
     def in_background(*given):
         learnt.append(given[:2])
         yield
-        learnt.append(len(found))
+        learnt.append(len(commanded))
 
     monkeypatch.setattr("draftwood.cli.serve.in_background", in_background)
     monkeypatch.setattr("draftwood.cli.serve.is_new", lambda *_: True)
-    monkeypatch.setattr("draftwood.serve.run.serve", lambda service, *_: found.append(service.options))
-    monkeypatch.setattr("draftwood.cli.serve.start_log", lambda form: None)  # the log is the process's
     command = ["serve", "--name", "a", "--name", "b", "--any-model", "--unknown-fields", "refuse", "--adapt", str(tmp_path)]
     run = CliRunner().invoke(main, command)
     assert run.exit_code == 0, run.output
-    assert (found[0].name, found[0].any_model, found[0].unknown_fields) == (("a", "b"), True, "refuse")
+    found = commanded[0].options
+    assert (found.name, found.any_model, found.unknown_fields) == (("a", "b"), True, "refuse")
     assert learnt == [(None, tmp_path), 1]
 
 
-def test_options_stand_in_a_file_or_in_the_environment(monkeypatch, tmp_path):
-    found = []
-    monkeypatch.setattr("draftwood.serve.run.serve", lambda service, *_: found.append(service.options))
-    monkeypatch.setattr("draftwood.cli.serve.start_log", lambda form: None)
+def test_options_stand_in_a_file_or_in_the_environment(commanded, tmp_path):
     path = tmp_path / "serve.toml"
 
     def served(text, *more, **variables):
@@ -89,7 +85,8 @@ def test_options_stand_in_a_file_or_in_the_environment(monkeypatch, tmp_path):
         return CliRunner().invoke(main, ["serve", "--config", str(path), *more], env=variables).output
 
     assert not served('port = 81\nname = ["a", "b"]\nany-model = true\nmax_rows = 3', "--max-rows", "2", DRAFTWOOD_PORT="82")
-    assert (found[0].port, found[0].name, found[0].any_model, found[0].max_rows) == (82, ("a", "b"), True, 2)
+    found = commanded[0].options
+    assert (found.port, found.name, found.any_model, found.max_rows) == (82, ("a", "b"), True, 2)
     for text, says in (
         ("ports = 81", "has the key 'ports'"), ("port =", "cannot be read"), ('port = "x"', "'x' is not a valid integer"),
         ("port = [81]", "give one value"), ("[name]\na = 1", "give a text, or a list"),
@@ -97,7 +94,7 @@ def test_options_stand_in_a_file_or_in_the_environment(monkeypatch, tmp_path):
     ):  # fmt: skip
         assert says in served(text), text
     assert "'nothing'" in served("", DRAFTWOOD_TARGET="nothing")
-    assert len(found) == 1
+    assert len(commanded) == 1
 
 
 # ---- fields of other programs ----

@@ -31,13 +31,12 @@ def assistant(content=None, **fields):
 
 def ids(client, messages, **fields):
     """The prompt of a chat, which /tokenize shows and a chat reads."""
-    response = client.post("/tokenize", json={"messages": messages, **fields})
-    assert response.status_code == 200, response.text
+    shown = answer(client, {"messages": messages, **fields}, path="/tokenize")
     found = answer(client, chat(messages=messages, max_tokens=1, **fields))
     assert "warnings" not in found
     shapes.check_chat(found)
-    assert found["usage"]["prompt_tokens"] == response.json()["count"]
-    return list(response.json()["tokens"])
+    assert found["usage"]["prompt_tokens"] == shown["count"]
+    return list(shown["tokens"])
 
 
 def unread(client, messages, **fields):

@@ -29,7 +29,7 @@ from draftwood.serve.registry import Registry
 from tests.browser import serious
 from tests.loading.gguf_files import source, write_gguf
 from tests.serve import conftest
-from tests.serve.client import MESSAGES, chunks, raw, value_of
+from tests.serve.client import MESSAGES, answer, choice, chunks, completion, raw, text_of, value_of
 from tests.serve.conftest import DRAWS, ENDED, METHOD, PAGE, on_port, until, write
 from tests.serve.interfaces import error_of
 from tests.tiny_chat import save_chat
@@ -103,10 +103,7 @@ def server(home, found=None, **options):
 
 
 def written(client, model, **fields):
-    body = {"model": model, "prompt": "the fox ran", "max_tokens": 16, "seed": 1, **fields}
-    response = client.post("/v1/completions", json=body)
-    assert response.status_code == 200, response.text
-    return str(response.json()["choices"][0]["text"])
+    return text_of(choice(client, completion(model=model, **fields)))
 
 
 def states(client):
@@ -287,9 +284,7 @@ def test_a_load_that_fails_says_why_and_the_next_request_tries_again(home, texts
 
 def kept(client, model, value, **fields):
     body = {"model": model, "keep_alive": value, "stream": False, "options": {"num_predict": 2}, **fields}
-    response = client.post("/api/generate", json=body)
-    assert response.status_code == 200, response.text
-    return dict(response.json())
+    return answer(client, body, path="/api/generate")
 
 
 def test_a_model_goes_after_its_time_with_its_memory_and_comes_again(home, texts, loads):
@@ -495,10 +490,7 @@ def test_targets_have_names(home, tmp_path):
             _ = Targets(**given).models
 
 
-def test_the_command_serves_several_models(home, monkeypatch, tmp_path):
-    found = []
-    monkeypatch.setattr("draftwood.serve.run.serve", lambda registry, *_: found.append(registry))
-    monkeypatch.setattr("draftwood.cli.serve.start_log", lambda form: None)
+def test_the_command_serves_several_models(home, commanded, tmp_path):
     first, second = (str(home / "models" / name) for name in NAMES[:2])
     config = tmp_path / "serve.toml"
     config.write_text(f"target = {json.dumps([first, f'b={second}'])}\nkeep-alive = '1h'")
@@ -510,15 +502,15 @@ def test_the_command_serves_several_models(home, monkeypatch, tmp_path):
     ):
         run = CliRunner().invoke(main, ["serve", *args], env=env)
         assert run.exit_code == 0, run.output
-        assert (found[-1].names, found[-1].texts) == (names, 0)
-        assert all(model.service is None for model in found[-1].models), "none is loaded before a request"
+        assert (commanded[-1].names, commanded[-1].texts) == (names, 0)
+        assert all(model.service is None for model in commanded[-1].models), "none is loaded before a request"
     for args, says in (
         (["--name", "x"], "without --name"), (["--target", "nothing"], "'nothing'"), (["--method", "block"], "draft"),
         (["--keep-alive", "soon"], "keep_alive is 'soon'"), (["--adapt", "x"], "without --name and --adapt"),
     ):  # fmt: skip
         run = CliRunner().invoke(main, ["serve", "--target", first, "--target", second, *args])
         assert (run.exit_code in (1, 2), says in run.output) == (True, True), run.output
-    assert len(found) == 4
+    assert len(commanded) == 4
 
 
 # ---- the page ----

@@ -185,9 +185,8 @@ def able(tmp_path, monkeypatch):
 
 def prompt_of(client, script, **fields):
     """What the model reads."""
-    response = client.post("/tokenize", json={"messages": MESSAGES, **fields})
-    assert response.status_code == 200, response.text
-    return str(script.pair.tokenizer.decode(response.json()["tokens"]))
+    ids = answer(client, {"messages": MESSAGES, **fields}, path="/tokenize")["tokens"]
+    return str(script.pair.tokenizer.decode(ids))
 
 
 # ---- calls ----

@@ -62,16 +62,6 @@ def test_a_trace_is_that_of_the_same_text_in_python(folders, pair, method):
     assert not replay(found).differences
 
 
-def test_rows_without_drafts_and_at_temperature_0_have_traces(client, pair):
-    plain = trace_of(client, traced(client, speculative=False))
-    assert (plain.method, plain.draft, plain.shape) == ("ar", None, None)
-    assert [len(made.nodes) for made in plain.rounds] == [1] * 16
-    assert plain.tokens == trace_of(client, traced(client)).tokens
-    greedy = trace_of(client, traced(client, temperature=0))
-    assert greedy.tokens == pair.generate("the fox ran", temperature=0.0, max_new_tokens=16).token_ids
-    assert not replay(greedy).differences
-
-
 def test_events_are_the_rounds_as_the_page_shows_them(client):
     name = streamed(client, chat(trace=True))[0]["id"]
     trace = trace_of(client, name)
@@ -85,12 +75,15 @@ def test_events_are_the_rounds_as_the_page_shows_them(client):
 
 def test_figures_are_those_of_the_trace(client):
     fast, plain = traced(client), traced(client, speculative=False)
-    trace = trace_of(client, fast)
+    trace, undrafted = trace_of(client, fast), trace_of(client, plain)
+    assert (undrafted.method, undrafted.draft, undrafted.shape) == ("ar", None, None)
+    assert [len(made.nodes) for made in undrafted.rounds] == [1] * 16
+    assert undrafted.tokens == trace.tokens
     found = client.get(f"/v1/traces/{fast}/rounds/3?width=800").json()
     assert found["svg"] == unstyled(draw_round(trace, 3, width=760))
     assert "round 4:" in found["text"]
     race = client.get(f"/v1/traces/{fast}/race?plain={plain}&width=1300").json()
-    assert race["svg"] == unstyled(draw_race(trace_of(client, plain), trace, width=1250))
+    assert race["svg"] == unstyled(draw_race(undrafted, trace, width=1250))
     other = traced(client, prompt="a dog")
     for path, status, param in [
         (f"{fast}/rounds/99", 404, "round"), (f"{fast}/rounds/-1", 400, "round"), (f"{fast}/rounds/1?width=x", 400, "width"),
