@@ -94,7 +94,7 @@ def engine_of(kind, vocab, method, shape, verifier, *, proposes=None, **more):
 CASES = [
     *(("model", *case) for case in [
         ("ar", None, 3, 3), ("chain", "2", 3, 4), ("chain", "3", 2, 4), ("iid", "2x2", 2, 4), ("iid", "3x1", 3, 3),
-        ("rsd-c", "2", 3, 2), ("rsd-c", "2-1", 2, 4), ("rsd-c", "2-2", 2, 3), ("rsd-c", "3", 3, 3),
+        ("rsd-c", "2", 3, 2), ("rsd-c", "2-1", 2, 4), ("rsd-c", "2-2", 2, 3), ("rsd-c", "3", 3, 3), ("dynamic", "2x2", 3, 3),
         ("rsd-s", "2x2", 2, 4), ("rsd-s", "2x2", 3, 3), ("rsd-s", "3x2", 2, 4), ("ngram", "2", 3, 4),
     ]),
     *(("block", *case) for case in [

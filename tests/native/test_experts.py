@@ -16,14 +16,16 @@ KINDS = {
     "granitemoe": "block_sparse_moe.input_linear.weight", "gpt_oss": "mlp.experts.gate_up_proj_bias",
 }  # fmt: skip
 """And a name of a weight of theirs in files."""
+SETTINGS = {
+    "granitemoehybrid": {"layer_types": ["full_attention"] * 2},
+    "gpt_oss": {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96},
+}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_folder_is_read_without_the_model_of_transformers(tmp_path, kind, dtype):
-    attends = {"layer_types": ["full_attention"] * 2} if kind == "granitemoehybrid" else {}
-    model = model_of(kind, dtype, **attends)
-    model = saved(model, tmp_path)
+    model = saved(model_of(kind, dtype, **SETTINGS.get(kind, {})), tmp_path)
     check_module(check_read(tmp_path, model, check=False), model)
     assert any(name.endswith(KINDS[kind]) for name in load_file(tmp_path / "model.safetensors"))
 
