@@ -114,10 +114,13 @@ def check_architecture(model: Any, states: Collection[str] = ()) -> None:
         reason = "it has no language-model head"
     if reason is not None:
         other = ", or --backend native with --device cpu if it has code for this type"
-        said = f"model type {kind!r} cannot score a draft tree: {reason}"
-        raise ModelError(
-            f"{said}. Use a full-attention causal model{other * (kind not in _REFUSED and bool(kinds - {FULL, SLIDING}))}"
-        )
+        other *= kind not in _REFUSED and bool(kinds - {FULL, SLIDING})
+        raise unfit(model, f"{reason}. Use a full-attention causal model{other}")
+
+
+def unfit(model: Any, reason: str) -> ModelError:
+    """The error that trees of a model cannot be scored."""
+    return ModelError(f"model type {model_kind(model)!r} cannot score a draft tree: {reason}")
 
 
 def model_kind(model: Any) -> str:
@@ -167,19 +170,13 @@ def check_scores(runner: TargetRunner) -> None:
     model, length = runner.model, min(_TEXT, runner.max_length or _TEXT)
     known, _ = vocabulary(model)
     text = [known * i // length for i in range(length)]
-    with torch.inference_mode():
+    with checking(model, runner), torch.inference_mode():
         ids = torch.tensor([text], device=runner.device)
         wanted = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[0].double()
-    found = score_tree(runner, text, [list(range(i + 1)) for i in range(length)], prefix=[])
-    runner.clear()
-    runner.forward_seconds = 0.0
+        found = score_tree(runner, text, [list(range(i + 1)) for i in range(length)], prefix=[])
     worst = score_difference(found, wanted)
-    if not worst <= TOLERANCE.get(model.dtype, 0.5):
-        refuse_nan(model, found, wanted)
-        raise ModelError(
-            f"model type {model.config.model_type!r} scores a text differently in {type(runner).__name__}, by "
-            f"{worst:.2g}: one of the two is wrong. Use --backend torch"
-        )
+    said = f"it scores a text differently in {type(runner).__name__}, by {worst:.2g}: one of the two is wrong"
+    refuse_difference(model, worst, f"{said}. Use --backend torch", found, wanted)
 
 
 def check_tree_forward(runner: TargetRunner) -> None:
@@ -191,20 +188,15 @@ def check_tree_forward(runner: TargetRunner) -> None:
         ModelError: the model ignores the mask or the positions, or fails on them.
         NumericsError: its scores are NaN.
     """
-    model, kind = runner.model, model_kind(runner.model)
+    model = runner.model
     tokens = [t % runner.vocab_size for t in (1, 2, 3, 4, 5)]
     paths = [[0], [0, 1], [0, 2], [0, 1, 3], [0, 2, 4]]
-    with checking(runner):
+    with checking(model, runner):
         tree = score_tree(runner, tokens, paths)
         chains = [score_tree(runner, [tokens[i] for i in p], [list(range(k + 1)) for k in range(len(p))])[-1] for p in paths]
     worst = score_difference(tree, torch.stack(chains))
-    if not worst <= TOLERANCE.get(model.dtype, 0.5):
-        refuse_nan(model, tree, *chains)
-        check_evaluates(model)
-        raise ModelError(
-            f"model type {kind!r} cannot score a draft tree: its scores differ by {worst:.2g} from those of the same text "
-            "as a chain, so it ignores the attention mask or the positions. Use another model, or --method ar"
-        )
+    said = f"its scores differ by {worst:.2g} from those of the same text as a chain, so it ignores the attention mask"
+    refuse_difference(model, worst, f"{said} or the positions. Use another model, or --method ar", tree, *chains)
     for name, size in unknown_sizes(model.config).items():
         if size <= MAX_CHECKED and (runner.max_length is None or size + len(tokens) < runner.max_length):
             _check_beyond(runner, tokens, paths, name, size)
@@ -214,37 +206,40 @@ def _check_beyond(runner: TargetRunner, tokens: list[int], paths: list[list[int]
     """Check the tree after a text longer than a size of the configuration."""
     model, (known, _) = runner.model, vocabulary(runner.model)
     text = [known * i // (size + 1) for i in range(size + 1)]
-    with checking(runner):
+    with checking(model, runner), torch.inference_mode():
         tree = score_tree(runner, tokens, paths, prefix=text)
-        with torch.inference_mode():
-            plain = [
-                model(input_ids=torch.tensor([text + [tokens[i] for i in path]], device=runner.device), use_cache=False)
-                .logits[0, -1]
-                .double()
-                for path in paths[-2:]
-            ]
+        plain = [
+            model(input_ids=torch.tensor([text + [tokens[i] for i in path]], device=runner.device), use_cache=False)
+            .logits[0, -1]
+            .double()
+            for path in paths[-2:]
+        ]
     worst = score_difference(tree[-2:], torch.stack(plain).to(tree.device))
-    if not worst <= TOLERANCE.get(model.dtype, 0.5):
-        raise ModelError(
-            f"model type {model_kind(model)!r} cannot score a draft tree: its configuration says {name}={size}, and beyond "
-            f"that its scores differ by {worst:.2g} from those of the same text without a tree. Use another model"
-        )
+    said = f"its configuration says {name}={size}, and beyond that its scores differ by {worst:.2g} from those of the same"
+    refuse_difference(model, worst, f"{said} text without a tree. Use another model")
 
 
 @contextmanager
-def checking(runner: ModelRunner) -> Iterator[None]:
+def checking(model: Any, runner: ModelRunner | None = None) -> Iterator[None]:
     """Report any failure of a check as a ModelError, and clear the runner at the end."""
     try:
         yield
     except ModelError:
         raise
     except Exception as error:
-        raise ModelError(
-            f"model type {model_kind(runner.model)!r} cannot score a draft tree: {type(error).__name__}: {error}"
-        ) from error
+        raise unfit(model, f"{type(error).__name__}: {error}") from error
     finally:
-        runner.clear()
-        runner.forward_seconds = 0.0
+        if runner is not None:
+            runner.clear()
+            runner.forward_seconds = 0.0
+
+
+def refuse_difference(model: Any, difference: float, reason: str, *scores: torch.Tensor) -> None:
+    """Raise an error if scores differ by more than rounding errors, relatively: NaN and dropout come before ``reason``."""
+    if not difference <= TOLERANCE.get(model.dtype, 0.5):
+        refuse_nan(model, *scores)
+        check_evaluates(model)
+        raise unfit(model, reason)
 
 
 def check_evaluates(model: Any) -> None:

@@ -9,7 +9,6 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from draftwood.core.errors import ModelError
 from draftwood.core.scores import Scores
 from draftwood.runners.cache import TreeCache, cache_argument
 from draftwood.runners.context import layer_count, mask_argument, token_bytes
@@ -17,7 +16,7 @@ from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.native.families import family_named
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen, on_device
 from draftwood.runners.slots import SlotTable
-from draftwood.runners.support import CausalRunner, check_architecture, check_tree_forward, model_kind
+from draftwood.runners.support import CausalRunner, check_architecture, check_tree_forward, model_kind, unfit
 from draftwood.runners.window_check import used_window
 from draftwood.sampling.rows import Row
 
@@ -44,11 +43,9 @@ class TorchRunner(CausalRunner):
 
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False, hidden_layers: tuple[int, ...] = ()) -> None:
         check_architecture(model)
-        if (own := family_named(kind := model_kind(model))) is not None and own.varied:
-            raise ModelError(
-                f"model type {kind!r} cannot score a draft tree here: its layers have heads of several sizes, and some read "
-                "keys and values of others, which only the native engine runs. Use --backend native"
-            )
+        if (own := family_named(model_kind(model))) is not None and own.varied:
+            reason = "its layers have heads of several sizes, and some read keys and values of others, which only the native"
+            raise unfit(model, f"{reason} engine runs. Use --backend native")
         super().__init__(model, drafts=drafts, hidden_layers=hidden_layers)
         self.network: nn.Module = model
         self.token_bytes = token_bytes(model.config, model.dtype.itemsize)

@@ -9,9 +9,8 @@ from weakref import WeakKeyDictionary
 import torch
 from jaxtyping import Float
 
-from draftwood.core.errors import ModelError
 from draftwood.runners.context import Window, mask_argument, sliding_window
-from draftwood.runners.support import TOLERANCE, check_evaluates, model_kind, refuse_nan, score_difference
+from draftwood.runners.support import TOLERANCE, checking, refuse_difference, score_difference
 
 _WINDOW, _TEXT = 3, 8  # tokens
 _CHECKED: WeakKeyDictionary[Any, tuple[object, Window | None]] = WeakKeyDictionary()  # by model: its state, and the result
@@ -37,23 +36,13 @@ def used_window(model: Any) -> Window | None:
 
 
 def _checked(model: Any, window: Window) -> Window | None:
-    try:
+    with checking(model):
         short, masked, full = _window_scores(model, window)
-    except Exception as error:
-        raise ModelError(
-            f"model type {model_kind(model)!r} cannot score a draft tree: {type(error).__name__}: {error}"
-        ) from error
     slides, ignores = (score_difference(found, short) for found in (masked, full))
     if window.everywhere and ignores < min(slides, TOLERANCE.get(model.dtype, 0.5)):
         return None
-    if not slides <= TOLERANCE.get(model.dtype, 0.5):
-        refuse_nan(model, short, masked, full)
-        check_evaluates(model)
-        raise ModelError(
-            f"model type {model_kind(model)!r} cannot score a draft tree: its configuration says "
-            f"sliding_window={window.size}, but its scores differ by {slides:.2g} from those of such a window. Use another "
-            "model"
-        )
+    said = f"its configuration says sliding_window={window.size}, but its scores differ by {slides:.2g} from those of such a"
+    refuse_difference(model, slides, f"{said} window. Use another model", short, masked, full)
     return window
 
 

@@ -65,7 +65,7 @@ class HiddenRunner(SharesBeginnings, ABC):
         else:  # imports transformers
             passes = getattr(import_module("draftwood.runners.hidden.torch_passes"), self.in_torch)(drafter, target)
         self._passes = passes
-        self.network, self.engine, self.pads, self.shift = passes.network, passes.engine, passes.pads, passes.shift
+        self.network, self.engine, self.pads, self.shift = passes.network, passes.name, passes.pads, passes.shift
         self.token_bytes = token_bytes(drafter.config, drafter.dtype.itemsize)
         self.device: torch.device = drafter.device
         self.forward_seconds = 0.0

@@ -8,7 +8,7 @@ Sources: arXiv 2503.01840, github.com/SafeAILab/EAGLE; github.com/sgl-project/Sp
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -111,24 +111,3 @@ class Eagle3Drafter(PublishedDrafter):
     def normed(self, states: Float[Tensor, "row token width"]) -> Float[Tensor, "row token width"]:
         """What the output weights read, given :meth:`states`."""
         return states if self.config.norm_output else self.norm(states)
-
-
-@final
-class EaglePass(nn.Module):
-    """A pass over new tokens as the runner calls it. It is a module, so hooks can observe its calls.
-
-    Args:
-        drafter: the drafter.
-        target: its target, whose embedding it may share.
-    """
-
-    def __init__(self, drafter: Eagle3Drafter, target: Any) -> None:
-        super().__init__()
-        self.drafter, self.embed = drafter, drafter.embedding(target)
-
-    def forward(
-        self, input_ids: Int[Tensor, "row token"], inputs: Tensor, positions: Tensor, cache: Any, mask: Tensor | None
-    ) -> Float[Tensor, "row token width"]:
-        """Outputs at new tokens; ``inputs`` are their features, and the rest as for :meth:`Eagle3Drafter.states`."""
-        embedded = self.embed(input_ids).to(self.drafter.dtype)
-        return self.drafter.states(embedded, inputs, positions, cache, mask)

@@ -32,78 +32,24 @@ from draftwood.runners.native.weights import sized
 from draftwood.runners.protocols import PerNode, Seen
 
 
-@final
-class NativeBlock(nn.Module):
-    """The pass of a block drafter as one call of the engine; a module, so that hooks can observe its calls. Arguments and
-    errors are those of :func:`draftwood.runners.hidden.native_engine.drafter_engine`."""
-
-    def __init__(self, drafter: BlockDrafter, target: Any, lender: Engine | None = None) -> None:
-        super().__init__()
-        config, held = drafter.config, Held(drafter.dtype, coded=True, mapped=True)
-        self._kept, width = Held(drafter.dtype), config.hidden_size
-        rank = config.markov_rank
-        source = DrafterSource(
-            sources=len(config.target_layers),
-            source_width=config.target_size,
-            norm_sources=drafter.norms_sources,
-            source_epsilon=torch.finfo(torch.float32).eps,  # as rms_norm of PyTorch
-            rank=rank,
-            features=held.weights(sized("fc", drafter.fc.weight, width, len(config.target_layers) * config.target_size)),
-            feature_norm=held.numbers(sized("hidden_norm", drafter.hidden_norm.weight, width)),
-        )
-        if rank:
-            source.markov_in = self._kept.weights(sized("markov_in", drafter.markov_in.weight, config.vocab_size, rank))
-            source.markov_out = held.weights(sized("markov_out", drafter.markov_out.weight, config.draft_vocab_size, rank))
-        self.engine = drafter_engine(drafter, target, held, source, lender=lender)
-        self._block, self._vocab = int(config.block), self.engine.facts.vocab
-        mask = self._kept.numbers(sized("mask", drafter.mask_embedding(target), width))
-        self._shape = BlockShape(slots=config.slots, scored=self._block, causal=drafter.causal, mask=mask)
-
-    def forward(
-        self,
-        input_ids: Int[np.ndarray, "row 1"],
-        memories: Sequence[RowMemory],
-        starts: Sequence[int],
-        hidden: Sequence[Float[Tensor, "_token taps_width"]],
-    ) -> Float[Tensor, "row depth draft_vocab"]:
-        """Read the rows' hidden states, and score the block after each root.
-
-        Args:
-            input_ids: the roots.
-            memories, starts: of the rows, and the positions of their first tokens.
-            hidden: float32.
-        """
-        rows = len(input_ids)
-        given = (NewHidden * rows)()
-        for row, (memory, start, new, root) in enumerate(
-            zip(memories, starts, hidden, input_ids.flatten().tolist(), strict=True)
-        ):
-            there = address(new, torch.float32, len(new), self.engine.sources_width)
-            given[row] = NewHidden(memory.of(self.engine.handle), start, len(new), root, there)
-            self.engine.reach(start + len(memory) + len(new) + self._shape.slots)
-        scores = torch.empty(rows, self._block, self._vocab, dtype=torch.float32)
-        succeed(library().draft_block(given, rows, byref(self._shape), scores.data_ptr(), free_threads()))
-        return scores
-
-
 class NativePasses:
     """Passes in the native engine, with the table of the rows' entries.
 
     Attributes:
+        network: a module, so that hooks can observe its calls.
         shift: of :class:`draftwood.runners.hidden.text.HiddenText`.
-        engine: of the runner.
+        name: the engine of the runner.
         dtype: of hidden states and scores.
     """
 
     shift = 0
 
-    def __init__(self, network: NativeNetwork | NativeBlock, width: int) -> None:
-        self.network: Any = network
-        self.table: Any = MemoryTable(network.engine)
+    def __init__(self, engine: Engine, width: int) -> None:
+        self.table: Any = MemoryTable(engine)
         self.dtype = torch.float32
         self._nothing = torch.zeros(1, width)
-        eight = "int8 8-bit activations " if network.engine.facts.activations == 8 else ""
-        self.engine = f"native {eight}{instruction_set()}"
+        eight = "int8 8-bit activations " if engine.facts.activations == 8 else ""
+        self.name = f"native {eight}{instruction_set()}"
 
     def _memories(self, texts: Sequence[HiddenText]) -> list[RowMemory]:
         """The memories of entries, without what an interrupted pass has read."""
@@ -116,13 +62,15 @@ class NativePasses:
 
 @final
 class NativeEaglePasses(NativePasses):
-    """The passes of a drafter with one pass per level; arguments and errors as for :class:`NativeBlock`."""
+    """The passes of a drafter with one pass per level; arguments and errors as for
+    :func:`draftwood.runners.hidden.native_engine.drafter_engine`."""
 
     pads = False
     shift = 1
 
     def __init__(self, drafter: DrafterModule, target: Any, lender: Engine | None = None) -> None:
-        super().__init__(NativeNetwork(feature_engine(drafter, target, lender)), drafter.hidden_width)
+        self.network = NativeNetwork(feature_engine(drafter, target, lender))
+        super().__init__(self.network.engine, drafter.hidden_width)
 
     def read(self, text: HiddenText) -> None:
         hidden = text.unread(self._nothing, root=False)
@@ -158,14 +106,64 @@ class NativeEaglePasses(NativePasses):
 
 
 @final
-class NativeBlockPasses(NativePasses):
-    """The pass of a block drafter; arguments and errors as for :class:`NativeBlock`."""
+class NativeBlockPasses(NativePasses, nn.Module):
+    """The pass of a block drafter, one call of the engine; arguments and errors as for :class:`NativeEaglePasses`."""
 
     pads = True
 
     def __init__(self, drafter: BlockDrafter, target: Any, lender: Engine | None = None) -> None:
-        super().__init__(NativeBlock(drafter, target, lender), drafter.hidden_width)
-        self._adds = bool(drafter.config.markov_rank)
+        nn.Module.__init__(self)
+        config, held = drafter.config, Held(drafter.dtype, coded=True, mapped=True)
+        self._kept, width = Held(drafter.dtype), config.hidden_size
+        rank = config.markov_rank
+        source = DrafterSource(
+            sources=len(config.target_layers),
+            source_width=config.target_size,
+            norm_sources=drafter.norms_sources,
+            source_epsilon=torch.finfo(torch.float32).eps,  # as rms_norm of PyTorch
+            rank=rank,
+            features=held.weights(sized("fc", drafter.fc.weight, width, len(config.target_layers) * config.target_size)),
+            feature_norm=held.numbers(sized("hidden_norm", drafter.hidden_norm.weight, width)),
+        )
+        if rank:
+            source.markov_in = self._kept.weights(sized("markov_in", drafter.markov_in.weight, config.vocab_size, rank))
+            source.markov_out = held.weights(sized("markov_out", drafter.markov_out.weight, config.draft_vocab_size, rank))
+        self.engine = drafter_engine(drafter, target, held, source, lender=lender)
+        self._block, self._vocab = int(config.block), self.engine.facts.vocab
+        mask = self._kept.numbers(sized("mask", drafter.mask_embedding(target), width))
+        self._shape = BlockShape(slots=config.slots, scored=self._block, causal=drafter.causal, mask=mask)
+        self._adds = bool(rank)
+        super().__init__(self.engine, drafter.hidden_width)
+
+    @property
+    def network(self) -> NativeBlockPasses:
+        return self
+
+    def forward(
+        self,
+        input_ids: Int[np.ndarray, "row 1"],
+        memories: Sequence[RowMemory],
+        starts: Sequence[int],
+        hidden: Sequence[Float[Tensor, "_token taps_width"]],
+    ) -> Float[Tensor, "row depth draft_vocab"]:
+        """Read the rows' hidden states, and score the block after each root.
+
+        Args:
+            input_ids: the roots.
+            memories, starts: of the rows, and the positions of their first tokens.
+            hidden: float32.
+        """
+        rows = len(input_ids)
+        given = (NewHidden * rows)()
+        for row, (memory, start, new, root) in enumerate(
+            zip(memories, starts, hidden, input_ids.flatten().tolist(), strict=True)
+        ):
+            there = address(new, torch.float32, len(new), self.engine.sources_width)
+            given[row] = NewHidden(memory.of(self.engine.handle), start, len(new), root, there)
+            self.engine.reach(start + len(memory) + len(new) + self._shape.slots)
+        scores = torch.empty(rows, self._block, self._vocab, dtype=torch.float32)
+        succeed(library().draft_block(given, rows, byref(self._shape), scores.data_ptr(), free_threads()))
+        return scores
 
     def read(self, text: HiddenText) -> None:
         """Read the hidden states that wait; the block of the pass is not used."""
@@ -174,7 +172,7 @@ class NativeBlockPasses(NativePasses):
     def score(self, texts: Sequence[HiddenText], roots: Int[np.ndarray, "row 1"]) -> Float[Tensor, "row depth draft_vocab"]:
         """Scores of the block after each root; reads the hidden states that wait."""
         hidden, starts = [text.unread(self._nothing, root=True) for text in texts], [text.start for text in texts]
-        scores: Tensor = self.network(input_ids=roots, memories=self._memories(texts), starts=starts, hidden=hidden)
+        scores: Tensor = self(input_ids=roots, memories=self._memories(texts), starts=starts, hidden=hidden)
         for text in texts:
             text.entries_read()
         return scores
@@ -189,7 +187,7 @@ class NativeBlockPasses(NativePasses):
             return scores[row, depth.clamp(max=block - 1)].masked_fill_((depth >= block).unsqueeze(-1), -torch.inf)
         given, at = np.ascontiguousarray(tokens), np.ascontiguousarray(depths)
         where = array_address(given, np.int64, rows, nodes), array_address(at, np.int64, rows, nodes)
-        out, engine = torch.empty(rows, nodes, vocab, dtype=torch.float32), self.network.engine
-        there = address(scores, torch.float32, rows, block, engine.facts.vocab)
-        succeed(library().add_markov(engine.handle, *where, rows, nodes, there, block, out.data_ptr(), free_threads()))
+        out = torch.empty(rows, nodes, vocab, dtype=torch.float32)
+        there = address(scores, torch.float32, rows, block, self._vocab)
+        succeed(library().add_markov(self.engine.handle, *where, rows, nodes, there, block, out.data_ptr(), free_threads()))
         return out

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.forward import ForwardBatch
-from draftwood.runners.hidden.eagle import Eagle3Drafter, EaglePass
 from draftwood.runners.hidden.layers import block_input
 from draftwood.runners.hidden.module import BlockDrafter
 from draftwood.runners.hidden.text import HiddenText
@@ -19,17 +18,29 @@ from draftwood.runners.protocols import PerNode, Seen, on_device
 from draftwood.runners.slots import SlotTable
 
 
-class TorchPasses:
-    """Passes in PyTorch, with the table of the rows' entries; attributes as for those in the native engine."""
+class TorchPasses(nn.Module):
+    """Passes in PyTorch, with the table of the rows' entries; attributes as for those in the native engine. It is a
+    module, so hooks can observe its calls.
 
-    engine = "torch"
+    Args:
+        drafter: the drafter.
+        target: its target, whose weights it may share.
+    """
+
+    name = "torch"
     pads = True
     shift = 0
 
-    def __init__(self, drafter: Any, network: nn.Module) -> None:
-        self.network, self.dtype = network, drafter.dtype
+    def __init__(self, drafter: Any, target: Any) -> None:
+        super().__init__()
+        self.drafter, self.dtype, self.embed = drafter, drafter.dtype, drafter.embedding(target)
+        self._head = drafter.head(target).detach().to(self.dtype)
         self.table = SlotTable(TreeCache(int(drafter.config.num_hidden_layers)), self.dtype, drafter.device, None)
         self._nothing = torch.zeros(1, drafter.hidden_width, dtype=self.dtype, device=drafter.device)
+
+    @property
+    def network(self) -> TorchPasses:
+        return self
 
     @torch.inference_mode()
     def read(self, text: HiddenText) -> None:
@@ -57,7 +68,7 @@ class TorchPasses:
         for batch in batches:
             self.table.cache.place(batch)
             end = done + batch.tokens.shape[1]
-            out = self.network(
+            out = self(
                 input_ids=batch.tokens,
                 inputs=inputs[:, done:end],
                 positions=batch.positions,
@@ -70,17 +81,20 @@ class TorchPasses:
 
 @final
 class TorchEaglePasses(TorchPasses):
-    """The passes of a drafter with one pass per level, and of a target whose weights it may share."""
+    """The passes of a drafter with one pass per level."""
 
     shift = 1
 
-    def __init__(self, drafter: Eagle3Drafter, target: Any) -> None:
-        super().__init__(drafter, EaglePass(drafter, target))
-        self._drafter, self._head = drafter, drafter.head(target)
-
     def _inputs(self, hidden: Float[Tensor, "row new taps_width"]) -> Tensor:
-        features: Tensor = self._drafter.features(hidden)
+        features: Tensor = self.drafter.features(hidden)
         return features
+
+    def forward(
+        self, input_ids: Int[Tensor, "row token"], inputs: Tensor, positions: Tensor, cache: TreeCache, mask: Tensor | None
+    ) -> Float[Tensor, "row token width"]:
+        """Outputs at new tokens; ``inputs`` are their features, and the rest as for :meth:`Eagle3Drafter.states`."""
+        states: Tensor = self.drafter.states(self.embed(input_ids).to(self.dtype), inputs, positions, cache, mask)
+        return states
 
     @torch.inference_mode()
     def score(
@@ -93,19 +107,20 @@ class TorchEaglePasses(TorchPasses):
             tokens, depths, ancestors: of the nodes.
             features: outputs at their parents; None for roots. The pass then also reads the entries that wait.
         """
-        batches = self.table.batches(*on_device(self._drafter.device, tokens, depths, ancestors))
+        batches = self.table.batches(*on_device(self.drafter.device, tokens, depths, ancestors))
         states = self._run_round(texts, batches) if features is None else self._run(batches, features)
         states = states[:, -tokens.shape[1] :]
-        return states, nn.functional.linear(self._drafter.normed(states), self._head)
+        return states, nn.functional.linear(self.drafter.normed(states), self._head)
 
 
 @final
 class TorchBlockPasses(TorchPasses):
-    """The pass of a block drafter; arguments as for :class:`TorchEaglePasses`."""
+    """The pass of a block drafter."""
 
     def __init__(self, drafter: BlockDrafter, target: Any) -> None:
-        super().__init__(drafter, BlockPass(drafter, target))
-        self._markov, slots, device = drafter.markov, int(drafter.config.slots), drafter.device
+        super().__init__(drafter, target)
+        self._mask = drafter.mask_embedding(target).detach().to(self.dtype)
+        slots, device = int(drafter.config.slots), drafter.device
         self._depths = torch.arange(slots, device=device)
         within = torch.ones(slots, slots, dtype=torch.bool, device=device)
         self._within = within.tril() if drafter.causal else within
@@ -127,28 +142,8 @@ class TorchBlockPasses(TorchPasses):
         """Scores after nodes: those of their depths, and what their tokens add; -inf beyond the block."""
         tokens, depths = (torch.as_tensor(part, device=scores.device) for part in (tokens, depths))
         row, block = torch.arange(len(tokens), device=scores.device).unsqueeze(1), scores.shape[1]
-        found = scores[row, depths.clamp(max=block - 1)] + self._markov(tokens)
+        found = scores[row, depths.clamp(max=block - 1)] + self.drafter.markov(tokens)
         return found.masked_fill_((depths >= block).unsqueeze(-1), -torch.inf)
-
-
-@final
-class BlockPass(nn.Module):
-    """The pass of a block drafter as the runner calls it. It is a module, so hooks can observe its calls.
-
-    Args:
-        drafter: the drafter.
-        target: its target, whose weights it may share.
-    """
-
-    def __init__(self, drafter: BlockDrafter, target: Any) -> None:
-        super().__init__()
-        self.drafter = drafter
-        self.embed = drafter.embedding(target)
-        self.head, self.mask = (
-            nn.Parameter(part.detach().to(drafter.dtype), requires_grad=False)
-            for part in (drafter.head(target), drafter.mask_embedding(target))
-        )
-        self.eval()
 
     def forward(
         self,
@@ -172,6 +167,6 @@ class BlockPass(nn.Module):
         memory = [cache.update(keys, values, layer) for layer, (keys, values) in enumerate(parts)]
         if new == input_ids.shape[1]:
             return None
-        x = block_input(self.embed(input_ids[:, -1]).to(inputs.dtype), self.mask, input_ids.shape[1] - new)
+        x = block_input(self.embed(input_ids[:, -1]).to(inputs.dtype), self._mask, input_ids.shape[1] - new)
         states = self.drafter.states(x, positions[:, new:], memory, None if mask is None else mask[:, :, new:])
-        return nn.functional.linear(states[:, -self.drafter.config.block :], self.head)
+        return nn.functional.linear(states[:, -self.drafter.config.block :], self._head)

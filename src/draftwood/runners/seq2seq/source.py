@@ -13,7 +13,7 @@ from draftwood.core.errors import CacheError, ConfigError, ModelError
 from draftwood.runners.context import TextLimits
 from draftwood.runners.protocols import SourceRunner
 from draftwood.runners.rows import padded_tokens
-from draftwood.runners.support import TOLERANCE, check_evaluates, checking, model_kind, score_difference
+from draftwood.runners.support import checking, model_kind, refuse_difference, score_difference
 from draftwood.sampling.rows import Row
 
 _DROPS = "its experts drop tokens when they are full, so a token's scores depend on tokens that it does not see"
@@ -127,16 +127,11 @@ def check_source_trees(runner: SourceRunner) -> None:
     Raises:
         ModelError: the scores differ, or the model fails.
     """
-    with checking(runner):
+    with checking(runner.model, runner):
         worst = max(_differences(runner))
-    if worst <= TOLERANCE.get(runner.model.dtype, 0.5):
-        return
-    check_evaluates(runner.model)
-    raise ModelError(
-        f"model type {model_kind(runner.model)!r} cannot score a draft tree: its scores differ by {worst:.2g} from those of "
-        "the same text alone, so they depend on more than the source and the tokens before them, or on positions that "
-        "cannot be set. Use another model"
-    )
+    said = f"its scores differ by {worst:.2g} from those of the same text alone, so they depend on more than the source and"
+    said += " the tokens before them, or on positions that cannot be set"
+    refuse_difference(runner.model, worst, f"{said}. Use another model")
 
 
 def _differences(runner: SourceRunner) -> list[float]:
