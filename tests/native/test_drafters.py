@@ -65,11 +65,11 @@ def test_many_rows_have_the_bits_of_each_alone(kind):
 def test_a_table_of_rotations_that_was_not_made_is_made_again(monkeypatch):
     monkeypatch.setattr(network, "_POSITIONS", 20)
     runner = NativeRunner(model_of("llama", torch.float32), hidden_layers=(0,))
-    rotate = runner.network.engine._rotate
-    runner.network.engine._rotate = interrupted()
+    rotate = runner.network._rotate
+    runner.network._rotate = interrupted()
     with pytest.raises(KeyboardInterrupt):
         after(runner, TEXT[:100])
-    runner.network.engine._rotate = rotate
+    runner.network._rotate = rotate
     found = after(runner, TEXT[:100])
     monkeypatch.undo()
     fresh = NativeRunner(model_of("llama", torch.float32), hidden_layers=(0,))

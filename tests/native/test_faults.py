@@ -130,11 +130,11 @@ _PLACES = np.array([[0, 1]])
 ])  # fmt: skip
 def test_a_forward_of_other_sizes_is_refused(change, said):
     network, other = (NativeRunner(llama(), check=False).network for _ in range(2))
-    given = {"input_ids": _PLACES, "depths": _PLACES, "seen": _SEES, "memories": [network.engine.row()], "pending": [[3]]}
+    given = {"input_ids": _PLACES, "depths": _PLACES, "seen": _SEES, "memories": [network.row()], "pending": [[3]]}
     assert network(**given).logits.isfinite().all()
-    given |= {"memories": [network.engine.row()]} | change
+    given |= {"memories": [network.row()]} | change
     if given["memories"] == "others":
-        given["memories"] = [other.engine.row()]
+        given["memories"] = [other.row()]
     with pytest.raises((CacheError, ValueError), match=said):
         network(**given)
 

@@ -159,8 +159,8 @@ def test_the_targets_output_weights_are_shared_and_give_the_same_bits(tmp_path):
         runner.commit([[]], [torch.ones(len(TEXT) - 1, model.config.hidden_size)])
         found.append(scored(runner, TEXT[-1:], [4, 7, 2]))
     assert torch.equal(*found)
-    engine, other = runners.draft.network.engine, NativeRunner(random_model(KIND, hidden_size=32)).network.engine
-    assert engine.lender is runners.target.network.engine
+    engine, other = runners.draft.network, NativeRunner(random_model(KIND, hidden_size=32)).network
+    assert engine.lender is runners.target.network
     with pytest.raises(CacheError, match="a head of another width, vocabulary or number format"):
         succeed(library().share_head(other.handle, engine.handle))
 

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from importlib import import_module
 from typing import Any, Final, cast, final, get_args
 
 import torch
@@ -20,7 +20,6 @@ from draftwood.runners.hidden.runner import Eagle3Runner, HiddenBlockRunner
 from draftwood.runners.native.refusals import why_not_files
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.native.stored import weight_sizes
-from draftwood.runners.protocols import Runner, SourceRunner, TargetRunner
 
 _LOG = logging.getLogger(__name__)
 VARIABLE: Final = "DRAFTWOOD_BACKEND"
@@ -82,49 +81,37 @@ class Library:
         return found
 
 
-def _hidden(make: Any, engine: Backend, drafter: Any, target: Any, runner: TargetRunner) -> Any:
-    lender = runner.network.engine if isinstance(runner, NativeRunner) else None
-    return make(drafter, target, engine=engine, lender=lender)
+def _hidden(engine: Backend, *more: DraftKind) -> dict[DraftKind, Callable[..., Any]]:
+    """What makes runners of drafters of hidden states; ``more`` are kinds with one pass per level."""
+
+    def making(make: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda drafter, target, runner: make(drafter, target, engine=engine, lender=runner.network)
+
+    runners = {**dict.fromkeys((HIDDEN_BLOCK, DFLASH), HiddenBlockRunner), **dict.fromkeys((EAGLE3, *more), Eagle3Runner)}
+    return {kind: making(make) for kind, make in runners.items()}
 
 
-def _of_hidden(engine: Backend) -> dict[DraftKind, Callable[..., Any]]:
-    makers = {HIDDEN_BLOCK: HiddenBlockRunner, DFLASH: HiddenBlockRunner, EAGLE3: Eagle3Runner}
-    return {kind: partial(_hidden, make, engine) for kind, make in makers.items()}
-
-
-def _seq2seq(model: Any, *, drafts: bool = False) -> SourceRunner:
-    from draftwood.runners.seq2seq.runner import Seq2SeqRunner  # here and below: it imports transformers
-
-    return Seq2SeqRunner(model, drafts=drafts)
-
-
-def _masked_block(model: Any, **_: Any) -> Runner:
-    from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
-
-    return MaskedBlockRunner(model)
-
-
-def _torch(model: Any, **settings: Any) -> TargetRunner:
-    from draftwood.runners.torch_runner import TorchRunner
-
-    return TorchRunner(model, **settings)
+def _later(module: str, name: str) -> Callable[..., Any]:
+    """A class of a module that imports transformers, which is slow, when the first runner is made."""
+    return lambda *given, **settings: getattr(import_module(f"draftwood.runners.{module}"), name)(*given, **settings)
 
 
 BACKENDS: Final[Mapping[str, Library]] = {
     "native": Library(
         name="the native engine",
-        runners={
-            CAUSAL: lambda *given, **settings: NativeRunner(*given, **settings),
-            **_of_hidden("native"),
-            MTP: partial(_hidden, Eagle3Runner, "native"),
-        },
+        runners={CAUSAL: lambda *given, **settings: NativeRunner(*given, **settings), **_hidden("native", MTP)},
         why_not=why_not_native,
         why_not_files=why_not_files,
         no_room=why_no_room,
     ),
     "torch": Library(
         name="PyTorch",
-        runners={CAUSAL: _torch, SEQ2SEQ: _seq2seq, MASKED_BLOCK: _masked_block, **_of_hidden("torch")},
+        runners={
+            CAUSAL: _later("torch_runner", "TorchRunner"),
+            SEQ2SEQ: _later("seq2seq.runner", "Seq2SeqRunner"),
+            MASKED_BLOCK: lambda model, **_: _later("blocks.masked_block_runner", "MaskedBlockRunner")(model),
+            **_hidden("torch"),
+        },
         why_not=lambda device: None,
     ),
 }

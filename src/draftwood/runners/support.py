@@ -97,8 +97,8 @@ class CausalRunner(SharesBeginnings):
         self._rows.commit(nodes)
 
 
-def check_architecture(model: Any, states: Collection[str] = ()) -> None:
-    """Refuse models whose configuration shows that they cannot score a tree, but for layers of types in ``states``.
+def check_architecture(model: Any) -> None:
+    """Refuse models whose configuration shows that they cannot score a tree.
 
     Raises:
         ModelError: an encoder-decoder, state-space or linear-attention model, or an attention that ignores masks.
@@ -107,9 +107,9 @@ def check_architecture(model: Any, states: Collection[str] = ()) -> None:
     reason, kinds = _ALIBI if getattr(config, "alibi", False) else None, set(getattr(config, "layer_types", None) or ())
     if getattr(config, "is_encoder_decoder", False):
         reason = "it is an encoder-decoder model, not a causal language model"
-    if getattr(model, "_is_stateful", False) and not states and (not kinds or kinds - {FULL, SLIDING}):
+    if getattr(model, "_is_stateful", False) and (not kinds or kinds - {FULL, SLIDING}):
         reason = "it keeps a recurrent state that cannot be cut back to a tree's path"
-    reason = _REFUSED.get(kind) or attention_problem(config.get_text_config(), states) or reason
+    reason = _REFUSED.get(kind) or attention_problem(config.get_text_config()) or reason
     if reason is None and model.get_output_embeddings() is None:
         reason = "it has no language-model head"
     if reason is not None:

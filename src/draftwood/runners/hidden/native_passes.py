@@ -25,7 +25,7 @@ from draftwood.runners.hidden.module import BlockDrafter, DrafterModule
 from draftwood.runners.hidden.native_engine import drafter_engine, feature_engine
 from draftwood.runners.hidden.text import HiddenText
 from draftwood.runners.native.memory import RowMemory, succeed
-from draftwood.runners.native.network import Engine, NativeNetwork, NativeOutput, free_threads
+from draftwood.runners.native.network import Engine, NativeOutput, free_threads
 from draftwood.runners.native.sources import Held
 from draftwood.runners.native.table import MemoryTable
 from draftwood.runners.native.weights import sized
@@ -69,8 +69,8 @@ class NativeEaglePasses(NativePasses):
     shift = 1
 
     def __init__(self, drafter: DrafterModule, target: Any, lender: Engine | None = None) -> None:
-        self.network = NativeNetwork(feature_engine(drafter, target, lender))
-        super().__init__(self.network.engine, drafter.hidden_width)
+        self.network = feature_engine(drafter, target, lender)
+        super().__init__(self.network, drafter.hidden_width)
 
     def read(self, text: HiddenText) -> None:
         hidden = text.unread(self._nothing, root=False)
@@ -85,7 +85,7 @@ class NativeEaglePasses(NativePasses):
     ) -> tuple[Float[Tensor, "row node width"], Float[Tensor, "row node draft_vocab"]]:
         if features is None:
             inputs: dict[str, Any] = {"sources": [text.unread(self._nothing, root=True) for text in texts]}
-        elif self.network.engine.embeds:
+        elif self.network.embeds:
             inputs = {"sources": list(features.contiguous())}
         else:
             inputs = {"features": features.contiguous()}

@@ -80,7 +80,8 @@ def together(parts: Sequence[Weight]) -> Weight:
     first = parts[0]
     if {(one.kind, one.shape) for one in parts} != {(first.kind, first.shape)}:
         raise ValueError("experts have weights of several types or shapes")
-    return replace(first, data=_NO_BYTES, shape=(len(parts), *first.shape), mapped=False, parts=parts)
+    make = partial(np.concatenate, [part.data for part in parts])
+    return replace(first, data=_NO_BYTES, shape=(len(parts), *first.shape), mapped=False, make=make)
 
 
 def _together(weights: Mapping[str, Any]) -> dict[str, Any]:

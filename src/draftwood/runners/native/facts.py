@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from draftwood.native.library import Facts, LayerSource
-from draftwood.runners.context import SLIDING, Window, sliding_window
+from draftwood.runners.context import SLIDING
 from draftwood.runners.native.families import ACTIVATIONS, FAMILIES, SWIGLU
 from draftwood.runners.native.family import EMBEDDING, HEAD, ROUTER, SCALAR, SINKS, TILED, Family
 from draftwood.runners.native.layers import (
@@ -21,16 +21,6 @@ from draftwood.runners.native.layers import (
 )
 from draftwood.runners.native.rotary import Rotary
 from draftwood.runners.native.states import state_shapes
-
-
-def embedding_scale(config: Any) -> float:
-    """What embeddings are multiplied by; 0 for nothing."""
-    return float(config.hidden_size**0.5) if FAMILIES[config.model_type].scaled else 0.0
-
-
-def window_of(config: Any) -> Window | None:
-    """The sliding attention of such a model; None if it has none."""
-    return sliding_window(config) if FAMILIES[config.model_type].windows else None
 
 
 def facts_of(config: Any, **more: Any) -> Facts:

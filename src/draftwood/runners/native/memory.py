@@ -10,7 +10,7 @@ from typing import Final, Protocol, final, runtime_checkable
 import numpy as np
 from jaxtyping import UInt8
 
-from draftwood.core.errors import CacheError
+from draftwood.core.errors import CacheError, DraftwoodError
 from draftwood.native.library import library
 from draftwood.runners.protocols import KeepsTexts
 from draftwood.sampling.rows import Row
@@ -21,10 +21,10 @@ MARKS: Final = 8
 """Copies of a row's running states, at most."""
 
 
-def succeed(result: int) -> None:
-    """Raise a CacheError if a call has failed."""
-    if result < 0:
-        raise CacheError(f"the native engine: {library().error().decode()}")
+def succeed(result: int | None, error: type[DraftwoodError] = CacheError) -> None:
+    """Raise an error if a call has failed, whose result is negative then, or nothing."""
+    if result is None or result < 0:
+        raise error(f"the native engine: {library().error().decode()}")
 
 
 @final
@@ -37,8 +37,7 @@ class RowMemory:
     """
 
     def __init__(self, handle: int | None, engine: int) -> None:
-        if handle is None:
-            raise CacheError(f"the native engine: {library().error().decode()}")
+        succeed(handle)
         self.handle, self._engine = handle, engine
         self.marks: list[RowMemory] = []
         self.regular = False

@@ -19,6 +19,7 @@ from draftwood.core.scores import Peaks
 from draftwood.hardware.threads import RULE
 from draftwood.native.library import DrafterSource, Facts, LayerSource, Matrix, NewTokens, address, array_address, library
 from draftwood.runners.native.family import EMBEDDING
+from draftwood.runners.native.layers import LAYER_NORM, LAYER_PROJECTION, LAYER_TABLE
 from draftwood.runners.native.memory import RowMemory, succeed
 from draftwood.runners.native.sources import Held, Part
 from draftwood.runners.native.stored import StoredModel
@@ -34,9 +35,24 @@ def free_threads() -> int:
     return RULE.now or RULE.count()
 
 
+class NativeOutput(NamedTuple):
+    """What a forward returns.
+
+    Attributes:
+        logits: of each node.
+        peaks: the highest of them, as :class:`draftwood.core.scores.Peaks`.
+        hidden: of each node, and of what was pending; None without layers. Drafters that read features give those of nodes
+            alone; the others are any numbers.
+    """
+
+    logits: Float[Tensor, "row node vocab"]
+    peaks: Peaks
+    hidden: tuple[Float[Tensor, "row node width"], Sequence[Float[Tensor, "_token width"]]] | None
+
+
 @final
-class Engine:
-    """Packed weights.
+class Engine(nn.Module):
+    """Packed weights; a module, so that hooks can observe its forwards.
 
     Args:
         facts, layers, taps: of the model. Layers are taken one by one.
@@ -62,6 +78,7 @@ class Engine:
         longest: int | None,
         temper: Callable[[int], Float[Tensor, "position"] | None] = lambda positions: None,
     ) -> None:
+        super().__init__()
         embedding = sized("embedding", parts[0], max(facts.tokens, parts[0].shape[0]), facts.width)
         head, norm = parts[1], sized("norm", parts[2], facts.width)
         self.lender = head if isinstance(head, Engine) else None
@@ -76,21 +93,20 @@ class Engine:
             held.numbers(norm),
             free_threads(),
         )
-        if handle is None:
-            raise ModelError(f"the native engine: {library().error().decode()}")
+        succeed(handle, ModelError)
         self.handle, self.facts = handle, facts
         self._end = weakref.finalize(self, library().free_model, handle)
         left = facts.layers
         for layer in layers:
-            if library().layer(handle, byref(layer)):
-                raise ModelError(f"the native engine: {library().error().decode()}")
+            succeed(library().layer(handle, byref(layer)), ModelError)
             left -= 1
         if left:
             raise ValueError(f"{facts.layers - left} layers: the facts have {facts.layers}")
         if self.lender is not None:
             succeed(library().share_head(handle, self.lender.handle))
         self._rotate, self._temper, self._longest, self._positions = rotate, temper, longest, 0
-        self.embeds, self.sources_width = False, 0
+        self.embeds, self.sources_width, self._hidden_width = False, 0, facts.taps * facts.width
+        self._nothing = [torch.empty(0, self._hidden_width)]
         self.reach(1)
 
     def drafts(self, source: DrafterSource) -> None:
@@ -101,9 +117,11 @@ class Engine:
     def give_layers(self, table: Part, projection: Part, norm: Part, scale: float, held: Held) -> None:
         """Give layers what they have of a token of their own: rows of a table times ``scale``, [token][layer][input], and
         products of the embedding, [layer][input][width], normed. Raises as the engine; ``held`` keeps packed parts alive."""
-        matrices = byref(self._kept.matrix(table)), byref(held.matrix(projection))
-        if library().layer_inputs(self.handle, *matrices, held.numbers(norm), scale):
-            raise ModelError(f"the native engine: {library().error().decode()}")
+        width, size = self.facts.layers * self.facts.layer_inputs, self.facts.layer_inputs
+        rows = self._kept.matrix(sized(LAYER_TABLE, table, max(self.facts.tokens, table.shape[0]), width))
+        products = held.matrix(sized(LAYER_PROJECTION, projection, width, self.facts.width))
+        given = byref(rows), byref(products), held.numbers(sized(LAYER_NORM, norm, size)), scale
+        succeed(library().layer_inputs(self.handle, *given), ModelError)
 
     def row(self) -> RowMemory:
         """An empty memory."""
@@ -138,37 +156,9 @@ class Engine:
             succeed(library().rotate(self.handle, *given, cos.shape[:-2].numel(), reached))
             self._positions = reached
 
-
-class NativeOutput(NamedTuple):
-    """What a forward returns.
-
-    Attributes:
-        logits: of each node.
-        peaks: the highest of them, as :class:`draftwood.core.scores.Peaks`.
-        hidden: of each node, and of what was pending; None without layers. Drafters that read features give those of nodes
-            alone; the others are any numbers.
-    """
-
-    logits: Float[Tensor, "row node vocab"]
-    peaks: Peaks
-    hidden: tuple[Float[Tensor, "row node width"], Sequence[Float[Tensor, "_token width"]]] | None
-
-
-@final
-class NativeNetwork(nn.Module):
-    """A model in the native engine; a module, so that hooks can observe its calls."""
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__()
-        self.engine = engine
-        self.vocab_size = engine.facts.vocab
-        self._hidden_width = engine.facts.taps * engine.facts.width
-        self._nothing = [torch.empty(0, self._hidden_width)]
-        self._widths = engine.sources_width, engine.facts.width
-
     def read(self) -> None:
         """Read all weights once: no forward can be faster."""
-        library().read(self.engine.handle, free_threads())
+        library().read(self.handle, free_threads())
 
     def forward(
         self,
@@ -202,15 +192,15 @@ class NativeNetwork(nn.Module):
         for row, (memory, waiting) in enumerate(zip(memories, pending, strict=True)):
             texts.append((ctypes.c_int * len(waiting))(*waiting))
             given[row] = NewTokens(
-                memory.of(self.engine.handle), len(waiting), nodes, all_nodes, addressof(texts[-1]),
+                memory.of(self.handle), len(waiting), nodes, all_nodes, addressof(texts[-1]),
                 tokens + 8 * nodes * row, at + 8 * nodes * row, sees + nodes * all_nodes * row,
-                None if sources is None else address(sources[row], torch.float32, len(waiting) + nodes, self._widths[0]),
-                None if features is None else address(features[row], torch.float32, nodes, self._widths[1]),
+                None if sources is None else address(sources[row], torch.float32, len(waiting) + nodes, self.sources_width),
+                None if features is None else address(features[row], torch.float32, nodes, self.facts.width),
             )  # fmt: skip
             longest = max(longest, len(memory) + len(waiting))
-        self.engine.reach(longest + all_nodes)
+        self.reach(longest + all_nodes)
         new, counts = partial(torch.empty, dtype=torch.float32), list(map(len, texts))
-        logits = new(rows, nodes, self.vocab_size)
+        logits = new(rows, nodes, self.facts.vocab)
         peaks = Peaks(np.empty((rows, nodes), np.float32), np.empty((rows, nodes), np.int64))
         hidden = new(rows * nodes + sum(counts), self._hidden_width) if self._hidden_width else None
         found = (None if part is None else part.data_ptr() for part in (logits, hidden))
@@ -223,13 +213,14 @@ class NativeNetwork(nn.Module):
         return NativeOutput(logits, peaks, (of_nodes.view(rows, nodes, self._hidden_width), read))
 
 
-def causal_network(source: StoredModel, hidden_layers: Sequence[int], longest: int | None) -> NativeNetwork:
-    """The network of a causal model, which returns the hidden states of these layers; ``longest`` and errors as for
+def causal_network(source: StoredModel, hidden_layers: Sequence[int], longest: int | None) -> Engine:
+    """The engine of a causal model, which returns the hidden states of these layers; ``longest`` and errors as for
     :class:`Engine`."""
     held, facts = Held(source.dtype, coded=source.coded), source.facts(len(hidden_layers))
     parts = source.weights[EMBEDDING], source.head, source.norm()
     rotary, layers = source.rotary(), source.layers(facts)
     engine = Engine(facts, layers, hidden_layers, parts, held, rotary, longest, rotary.queries)
-    if (inputs := source.layer_inputs(facts)) is not None:
-        engine.give_layers(*inputs, held)
-    return NativeNetwork(engine)
+    if facts.layer_inputs:
+        inputs = (source.weights[name] for name in (LAYER_TABLE, LAYER_PROJECTION, LAYER_NORM))
+        engine.give_layers(*inputs, source.embedding_scale(LAYER_TABLE), held)
+    return engine

@@ -13,14 +13,13 @@ from draftwood.core.scores import Scores
 from draftwood.core.tree import NOTHING
 from draftwood.hardware.machine import release_free_memory
 from draftwood.native.library import instruction_set
-from draftwood.runners.native.families import FAMILIES
 from draftwood.runners.native.memory import RowMemory
 from draftwood.runners.native.network import NativeOutput, causal_network
 from draftwood.runners.native.refusals import refuse, why_not
 from draftwood.runners.native.stored import is_stored, source_of
 from draftwood.runners.native.table import MemoryTable
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
-from draftwood.runners.support import CausalRunner, check_architecture, check_evaluates, check_scores, check_tree_forward
+from draftwood.runners.support import CausalRunner, check_evaluates, check_scores, check_tree_forward
 from draftwood.sampling.rows import Row
 
 
@@ -48,16 +47,14 @@ class NativeRunner(CausalRunner):
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False, hidden_layers: tuple[int, ...] = ()) -> None:
         stored = is_stored(model)
         if not stored:
-            own = FAMILIES.get(model.config.model_type)
-            check_architecture(model, own.states.keys() if own else ())
             check_evaluates(model)
             refuse(why_not(model))
         super().__init__(model, drafts=drafts, hidden_layers=hidden_layers)
         formats = (model.rounded, "8-bit activations" if model.integers else "") if stored else ()
         self.engine = " ".join(filter(None, ("native", *formats, instruction_set())))
         self.network = causal_network(source_of(model), hidden_layers, self.max_length)
-        self.vocab_size, engine = self.network.vocab_size, self.network.engine
-        self.token_bytes, self.row_bytes = engine.token_bytes, engine.row_bytes
+        self.vocab_size = self.network.facts.vocab
+        self.token_bytes, self.row_bytes = self.network.token_bytes, self.network.row_bytes
         self._begin()
         if check and not stored:
             check_scores(self)
@@ -84,7 +81,7 @@ class NativeRunner(CausalRunner):
 
     def _begin(self) -> None:
         self.forward_seconds = 0.0
-        self._rows = MemoryTable(self.network.engine)
+        self._rows = MemoryTable(self.network)
 
     def another(self) -> NativeRunner:
         found = copy.copy(self)

@@ -11,14 +11,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from draftwood.native.library import Facts, LayerSource
-from draftwood.runners.context import SLIDING
+from draftwood.runners.context import SLIDING, sliding_window
 from draftwood.runners.native.experts import outputs_first
-from draftwood.runners.native.facts import embedding_scale, facts_of, rotates, window_of
+from draftwood.runners.native.facts import facts_of, rotates
 from draftwood.runners.native.families import FAMILIES
 from draftwood.runners.native.family import EMBEDDING, HEAD
 from draftwood.runners.native.layers import (
-    LAYER_NORM,
-    LAYER_PROJECTION,
     LAYER_TABLE,
     input_size,
     kinds_of,
@@ -28,7 +26,7 @@ from draftwood.runners.native.layers import (
 from draftwood.runners.native.layouts import for_transformers
 from draftwood.runners.native.rotary import Rotary
 from draftwood.runners.native.sources import Held, factor, layer_source
-from draftwood.runners.native.weights import Weight, rounded, sized
+from draftwood.runners.native.weights import Weight, rounded
 from draftwood.runners.plain_config import PlainConfig
 
 
@@ -138,24 +136,11 @@ class StoredModel:
             **({"embedding_scale": scale} if (scale := self.embedding_scale()) else {}),
         )
 
-    def embedding_scale(self) -> float:
-        """What embeddings are multiplied by, as it is rounded; 0 for nothing. In a live model it may be rounded already."""
-        return self._rounded_scale(EMBEDDING, embedding_scale(self.config))
-
-    def _rounded_scale(self, table: str, scale: float) -> float:
-        return float(self.weights.get(f"{table[:-6]}embed_scale", torch.tensor(scale)).to(self.dtype))
-
-    def layer_inputs(self, facts: Facts) -> tuple[Any, Any, Any, float] | None:
-        """What each layer has of a token of its own, as ``Engine.give_layers`` takes it; None if layers have nothing."""
-        if not (size := facts.layer_inputs):
-            return None
-        width, table = facts.layers * size, self.weights[LAYER_TABLE]
-        return (
-            sized(LAYER_TABLE, table, max(facts.tokens, table.shape[0]), width),
-            sized(LAYER_PROJECTION, self.weights[LAYER_PROJECTION], width, facts.width),
-            sized(LAYER_NORM, self.weights[LAYER_NORM], size),
-            self._rounded_scale(LAYER_TABLE, size**0.5),
-        )
+    def embedding_scale(self, table: str = EMBEDDING) -> float:
+        """What rows of a table are multiplied by, as it is rounded; 0 for nothing. A live model may have rounded it."""
+        width = self.config.hidden_size if table == EMBEDDING else input_size(self.config)
+        scale = torch.tensor(width**0.5 if FAMILIES[self.config.model_type].scaled else 0.0)
+        return float(self.weights.get(f"{table[:-6]}embed_scale", scale).to(self.dtype))
 
     def rotary(self) -> Rotary:
         """The rotations."""
@@ -169,7 +154,7 @@ class StoredModel:
     def layers(self, facts: Facts) -> Iterator[LayerSource]:
         """The weights of the layers; the memory of one lives until the next one is taken."""
         config, own = self.config, FAMILIES[self.config.model_type]
-        window, tables = window_of(config), self.rotary().layer_types
+        window, tables = sliding_window(config) if own.windows else None, self.rotary().layer_types
         for number, kind in enumerate(kinds_of(config)):
             slides = window is not None and (window.everywhere or kind == SLIDING)
             held = Held(self.dtype, coded=self.coded)

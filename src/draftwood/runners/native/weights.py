@@ -36,8 +36,7 @@ class Weight:
         shape: as the model has it.
         head: if not 0, the outputs of heads of this size are in the order in which llama.cpp rotates them.
         mapped: ``data`` are pages of a file.
-        make: makes the bytes, which files hold in another order, where they are needed; ``data`` is empty then.
-        parts: weights that this one consists of, each an entry of its first axis; ``data`` is empty then too.
+        make: makes the bytes, which files hold in another order or apart, where they are needed; ``data`` is empty then.
     """
 
     data: Bytes
@@ -46,10 +45,9 @@ class Weight:
     head: int = 0
     mapped: bool = False
     make: Callable[[], Bytes] | None = None
-    parts: Sequence[Weight] = ()
 
     def __post_init__(self) -> None:
-        came = self.nbytes if self.make or self.parts else self.data.nbytes
+        came = self.nbytes if self.make else self.data.nbytes
         if self.shape[-1] % BLOCKS[self.kind][0] or came != self.nbytes or not self.data.flags.c_contiguous:
             raise ModelError(f"a weight of shape {list(self.shape)} takes {self.nbytes} bytes in order, not {came}")
 
@@ -61,8 +59,6 @@ class Weight:
 
     def made(self) -> Weight:
         """The weight with its bytes."""
-        if self.parts:
-            return replace(self, data=np.concatenate([part.data for part in self.parts]), parts=())
         return replace(self, data=self.make().reshape(-1), make=None, mapped=False) if self.make else self
 
     @property
@@ -87,8 +83,6 @@ class Weight:
     def rows(self, numbers: Sequence[int]) -> Weight:
         """The weight with these rows only."""
         assert not self.head
-        if self.parts:
-            return replace(self, parts=[self.parts[at] for at in numbers], shape=(len(numbers), *self.shape[1:]))
         data = self.data.reshape(self.shape[0], -1)[np.asarray(numbers)]
         if self.mapped:
             library().expand(byref(self.matrix()), 0, self.shape[-1], 0, None)  # lets the pages go
