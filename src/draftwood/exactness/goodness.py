@@ -23,6 +23,7 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.pipeline import PLAIN
 from draftwood.exactness.evidence import pit
 from draftwood.exactness.score_faults import Detectable, ScoreFaults
+from draftwood.runners.context import vocabulary
 from draftwood.sampling.rows import Row
 from draftwood.sampling.sampler import Sampler
 from draftwood.sampling.settings import Sampling
@@ -197,8 +198,7 @@ def rounding(dtype: torch.dtype) -> float:
 def scores_of(model: Any, ids: list[int], new: int) -> Float[Tensor, "1 token vocab"]:
     """Scores at the prefixes of the last ``new`` tokens of ``ids``, from one forward over the text."""
     with torch.inference_mode():
-        known = int(model.get_input_embeddings().weight.shape[0])
-        text = torch.tensor([ids[:-1]], device=model.device).clamp(max=known - 1)
+        text = torch.tensor([ids[:-1]], device=model.device).clamp(max=vocabulary(model)[0] - 1)
         scores: Tensor = model(input_ids=text, use_cache=False).logits[:, -new:].cpu()
         return scores
 

@@ -85,7 +85,8 @@ def _hidden(engine: Backend, *more: DraftKind) -> dict[DraftKind, Callable[..., 
     """What makes runners of drafters of hidden states; ``more`` are kinds with one pass per level."""
 
     def making(make: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda drafter, target, runner: make(drafter, target, engine=engine, lender=runner.network)
+        own = engine == "native"
+        return lambda drafter, target, runner: make(drafter, target, engine=engine, lender=runner.network if own else None)
 
     runners = {**dict.fromkeys((HIDDEN_BLOCK, DFLASH), HiddenBlockRunner), **dict.fromkeys((EAGLE3, *more), Eagle3Runner)}
     return {kind: making(make) for kind, make in runners.items()}

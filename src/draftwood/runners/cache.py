@@ -110,6 +110,7 @@ class TreeCache(Cache):  # type: ignore[misc]
     def read(self, batch: ForwardBatch, forward: Callable[[ForwardBatch], ForwardOutput]) -> ForwardOutput:
         """The output of a forward of a model. Where something is no number, only the tokens that see it have NaN scores, and
         NaN keys."""
+        self.place(batch)
         found = forward(batch)
         if not bool(found.logits.isnan().any()):  # host sync
             return found

@@ -111,12 +111,6 @@ class Runner(Protocol):
         """
 
 
-def on_device(device: torch.device, tokens: PerNode, depths: PerNode, ancestors: Seen) -> tuple[Tensor, Tensor, Tensor]:
-    """New nodes as tensors of a device."""
-    found = [torch.as_tensor(part, device=device) for part in (tokens, depths, ancestors)]
-    return found[0], found[1], found[2]
-
-
 class ReadsAtOnce:
     """For runners that read a text at once when it joins, or need not read it."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import final
 from weakref import WeakKeyDictionary
 
@@ -129,7 +129,7 @@ class SlotTable(RowTable[int]):
         """The forwards for new nodes: first long pending text in parts, then the rest of it with the nodes."""
         while self._round.waiting > _CHUNK:
             yield self._pending_batch(self._round, _CHUNK)
-        yield self._node_batch(tokens, depths, ancestors)
+        yield self._node_batch(*(torch.as_tensor(part, device=self.device) for part in (tokens, depths, ancestors)))
 
     def batches_to(self, end: int) -> Iterator[ForwardBatch]:
         """The forwards that read the first ``end`` tokens of the row that comes later."""
@@ -145,7 +145,7 @@ class SlotTable(RowTable[int]):
         columns = slice(now.loaded, now.loaded + count)
         return self._batch(now, *self._pending_columns(now, columns), self._mask(now, count, None), count, 0)
 
-    def _node_batch(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> ForwardBatch:
+    def _node_batch(self, tokens: Tensor, depths: Tensor, ancestors: Tensor) -> ForwardBatch:
         """A forward of the remaining pending tokens and the new nodes."""
         now, n = self._round, tokens.shape[1]
         left, positions = now.waiting, depths + now.end
@@ -176,13 +176,16 @@ class SlotTable(RowTable[int]):
         outside = now.slot_positions().unsqueeze(1) <= positions.unsqueeze(2) - size
         return torch.where(outside.unsqueeze(1), self._biases[1], mask)
 
-    def scores(self, outputs: Sequence[ForwardOutput], nodes: int) -> Scores:
-        """Scores of the last ``nodes`` tokens of :meth:`batches`, and hidden states of these and of the pending tokens."""
+    def scores(
+        self, tokens: PerNode, depths: PerNode, ancestors: Seen, forward: Callable[[ForwardBatch], ForwardOutput]
+    ) -> Scores:
+        """Scores of new nodes by these forwards, and hidden states of the nodes and of the pending tokens."""
+        outputs = [forward(batch) for batch in self.batches(tokens, depths, ancestors)]
         logits, parts = outputs[-1].logits, [part for _, part in outputs if part is not None]
         if not parts:
             return Scores(logits)
         hidden = torch.cat(parts, dim=1)
-        columns = hidden.shape[1] - nodes
+        columns = hidden.shape[1] - tokens.shape[1]
         counts = map(len, self._round.pending)
         read = [row[max(0, columns - count) : columns] for row, count in zip(hidden, counts, strict=True)]
         return Scores(logits, hidden[:, columns:], read)

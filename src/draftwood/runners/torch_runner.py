@@ -14,7 +14,7 @@ from draftwood.runners.cache import TreeCache, cache_argument
 from draftwood.runners.context import layer_count, mask_argument, token_bytes
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
 from draftwood.runners.native.families import family_named
-from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen, on_device
+from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
 from draftwood.runners.slots import SlotTable
 from draftwood.runners.support import CausalRunner, check_architecture, check_tree_forward, model_kind, unfit
 from draftwood.runners.window_check import used_window
@@ -68,12 +68,9 @@ class TorchRunner(CausalRunner):
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         self._limits.check(self._rows.longest_text)
-        nodes = on_device(self.device, tokens, depths, ancestors)
-        outputs = [self._forward(batch) for batch in self._rows.batches(*nodes)]
-        return self._rows.scores(outputs, tokens.shape[1])
+        return self._rows.scores(tokens, depths, ancestors, self._forward)
 
     def _forward(self, batch: ForwardBatch) -> ForwardOutput:
-        self._cache.place(batch)
         start = perf_counter()
         with torch.inference_mode():
             found = self._cache.read(batch, self._read)

@@ -17,7 +17,6 @@ from draftwood.loading.names import locate
 from draftwood.runners.hidden.model import HiddenBlockDrafter
 from draftwood.runners.pairing import vocabulary_digest
 from draftwood.train import loop
-from draftwood.train.callbacks import Report, measured, show
 from draftwood.train.chat_files import held_out_of
 from draftwood.train.chats import chats_for
 from draftwood.train.config import DrafterConfig
@@ -25,6 +24,7 @@ from draftwood.train.features import Features, write_features
 from draftwood.train.hidden import block_loss, figures, new_drafter, taps
 from draftwood.train.hidden_batches import AnchorBatches, Batch
 from draftwood.train.number_format import autocast, number_format
+from draftwood.train.reports import Report, measured, show
 
 
 def train_drafter(config: DrafterConfig) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def fit_drafter(
     block, index = drafter.config.block, lookups["index"]
     dataset = AnchorBatches(features, training, config, steps=max(1, steps), block=block, index=index)
 
-    def loss(model: Any, inputs: Batch, state: object) -> Tensor:
+    def loss(model: Any, inputs: Batch) -> Tensor:
         with autocast(model.device):
             return block_loss(model, lookups["embed"], lookups["head"], inputs)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from draftwood.core.draft_kind import DFLASH
 from draftwood.core.errors import PairingError
+from draftwood.runners.context import vocabulary
 from draftwood.runners.hidden.module import BlockDrafter, PublishedDrafter
 from draftwood.runners.native.stored import embedded
 from draftwood.runners.plain_config import PlainConfig
@@ -49,7 +50,8 @@ class DFlashDrafter(BlockDrafter, PublishedDrafter):
     def check_target(self, target: Any) -> None:
         """As the base class; also if the target does not know the mask token."""
         super().check_target(target)
-        known, mask = self.embedding(target).weight.shape[0], self.config.mask_token
+        mask = self.config.mask_token
+        known = self.config.vocab_size if self.config.own_embedding else vocabulary(target)[0]
         if type(mask) is not int or not 0 <= mask < known:
             raise PairingError(f"the drafter's mask token is {mask!r}, but there are embeddings of {known}")
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from draftwood.core.draft_kind import draft_kind
 from draftwood.core.errors import PairingError
-from draftwood.runners.context import layer_count
+from draftwood.runners.context import layer_count, vocabulary
 from draftwood.runners.hidden.layers import HiddenLayer
-from draftwood.runners.native.stored import head_rows
+from draftwood.runners.native.stored import head_rows, is_stored, scales_embedding
 
 
 class DrafterModule(nn.Module):
@@ -111,9 +111,9 @@ class PublishedDrafter(DrafterModule):
 
     def check_target(self, target: Any) -> None:
         """Raise a PairingError if hidden states, vocabulary or shared weights of a target do not fit; names both numbers."""
-        own, (vocabulary, width) = self.config, target.get_output_embeddings().weight.shape
+        own, width = self.config, target.config.get_text_config().hidden_size
         _equal("reads hidden states of width", own.target_size, "the target's have", width)
-        _equal("has a vocabulary of size", own.vocab_size, "the target's has", vocabulary)
+        _equal("has a vocabulary of size", own.vocab_size, "the target's has", vocabulary(target)[1])
         deepest, layers = max(own.target_layers), layer_count(target.config)
         if deepest >= layers:
             raise PairingError(
@@ -123,12 +123,11 @@ class PublishedDrafter(DrafterModule):
         if own.own_embedding and own.own_head:
             return
         _equal("has hidden states of width", own.hidden_size, "and shares weights of the target, whose width is", width)
-        if not own.own_embedding and type(target.get_input_embeddings()) is not nn.Embedding:
+        if not own.own_embedding and scales_embedding(target):
             raise PairingError(
-                "the drafter shares the target's embeddings, which this target scales "
-                f"({type(target.get_input_embeddings()).__name__}): take a drafter with embed_tokens of its own"
+                "the drafter shares the target's embeddings, which are scaled here: take a drafter with an embed_tokens"
             )
-        if not own.own_head and target.get_output_embeddings().bias is not None:
+        if not own.own_head and not is_stored(target) and target.get_output_embeddings().bias is not None:
             raise PairingError(
                 "the drafter shares the target's output weights, which have a bias here: take a drafter with an lm_head"
             )

@@ -14,7 +14,7 @@ from draftwood.runners.forward import ForwardBatch
 from draftwood.runners.hidden.layers import block_input
 from draftwood.runners.hidden.module import BlockDrafter
 from draftwood.runners.hidden.text import HiddenText
-from draftwood.runners.protocols import PerNode, Seen, on_device
+from draftwood.runners.protocols import PerNode, Seen
 from draftwood.runners.slots import SlotTable
 
 
@@ -107,7 +107,7 @@ class TorchEaglePasses(TorchPasses):
             tokens, depths, ancestors: of the nodes.
             features: outputs at their parents; None for roots. The pass then also reads the entries that wait.
         """
-        batches = self.table.batches(*on_device(self.drafter.device, tokens, depths, ancestors))
+        batches = self.table.batches(tokens, depths, ancestors)
         states = self._run_round(texts, batches) if features is None else self._run(batches, features)
         states = states[:, -tokens.shape[1] :]
         return states, nn.functional.linear(self.drafter.normed(states), self._head)

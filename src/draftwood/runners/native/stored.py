@@ -172,21 +172,6 @@ class StoredModel:
             count = int(torch.Size(weight.shape).numel())
             yield count, weight.nbytes if self.coded and weight.coded else count * self.dtype.itemsize
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        """A new module with the numbers of the embedding, or that of :attr:`module` if it does more."""
-        if FAMILIES[self.config.model_type].scaled:
-            found: nn.Embedding = self.module.get_input_embeddings()
-            return found
-        table = self.weights[EMBEDDING].tensor(self.dtype)
-        return nn.Embedding(table.shape[0], table.shape[1], _weight=table)
-
-    def get_output_embeddings(self) -> nn.Linear:
-        """A new module with the output weights."""
-        head, (outputs, inputs) = self.head, self.head.shape
-        found = nn.Linear(inputs, outputs, bias=False, device="meta")
-        found.weight = nn.Parameter(head.tensor(self.dtype), requires_grad=False)
-        return found
-
     def round_to(self, bits: int) -> None:
         """Round all matrices to codes: that is another model. Embeddings and head keep eight bits.
 
@@ -217,6 +202,13 @@ def embedded(model: Any, tokens: Int[Tensor, "token"]) -> Float[Tensor, "token w
     rows = model.weights[EMBEDDING].rows(tokens.tolist()).tensor(model.dtype)
     scale = model.embedding_scale()
     return rows * torch.tensor(scale, dtype=model.dtype) if scale else rows
+
+
+def scales_embedding(model: Any) -> bool:
+    """Whether a model does more with embeddings than to look them up."""
+    if isinstance(model, StoredModel):
+        return FAMILIES[model.config.model_type].scaled
+    return type(model.get_input_embeddings()) is not nn.Embedding
 
 
 def head_rows(model: Any, tokens: Int[Tensor, "token"]) -> Float[Tensor, "token width"]:

@@ -231,7 +231,6 @@ class BartDecoder:
         self._memory, self._bias = by_layer(sources.memory), padding_bias(sources.mask, self.dtype)
 
     def read(self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]]) -> ForwardOutput:
-        self.cache.place(batch)
         x, norm_first = self._embedded(batch.tokens, batch.positions), self._final_norm is not None
         for index, layer in enumerate(self._layers):
             attention = partial(self._attend_text, index, layer, batch.mask)

@@ -57,7 +57,6 @@ class PatchedDecoder:
             self._memory.cross_attention_cache.batch_select_indices(torch.tensor(kept, device=sources.mask.device))
 
     def read(self, batch: ForwardBatch, slot_positions: Callable[[], Int[Tensor, "row slot"]]) -> ForwardOutput:
-        self.cache.place(batch)
         self._head.keep = batch.keep
         for patch in self._patches:
             patch.place(batch.positions, slot_positions)

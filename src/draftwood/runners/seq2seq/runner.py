@@ -12,7 +12,7 @@ from draftwood.core.draft_kind import SEQ2SEQ
 from draftwood.core.errors import ModelError
 from draftwood.core.scores import Scores
 from draftwood.runners.forward import ForwardBatch, ForwardOutput
-from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Seen, on_device
+from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Seen
 from draftwood.runners.rows import Sources, sources_of
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
 from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder
@@ -86,9 +86,7 @@ class Seq2SeqRunner(ReadsAtOnce):
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         self._limits.check(self._rows.longest_text)
-        nodes = on_device(self.device, tokens, depths, ancestors)
-        outputs = [self._forward(batch) for batch in self._rows.batches(*nodes)]
-        return self._rows.scores(outputs, tokens.shape[1])
+        return self._rows.scores(tokens, depths, ancestors, self._forward)
 
     def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
         self._rows.commit(nodes)
