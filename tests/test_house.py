@@ -35,7 +35,7 @@ INNER = {
     "runners": [
         ["protocols", "rows", "plain_config"],
         ["cache", "forward"],
-        ["slots", "pairing", "context", "shared_tokens"],
+        ["slots", "context", "shared_tokens"],
         ["support", "window_check"],
         ["torch_runner", "native"],
         ["seq2seq", "blocks", "hidden", "intersection"],

@@ -13,8 +13,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from draftwood.runners.blocks.masked_block import MaskedBlockConfig, MaskedBlockDrafter
-from draftwood.runners.pairing import digest_of
+from draftwood.runners.blocks.masked_block import MaskedBlockConfig, MaskedBlockDrafter, digest_of
 
 CONTEXT = 40
 WORDS = {"ein": "a", "rotes": "red", "altes": "old", "Haus": "house", "Boot": "boat", "steht": "stands", "fährt": "sails"}

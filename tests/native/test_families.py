@@ -136,7 +136,7 @@ def test_control_each_part_of_an_odd_family_counts(kind, place, name, wrong, mon
     ("gemma3_text", {"hidden_activation": "gelu"}, "it has no code for hidden_activation 'gelu'"),
     ("gemma3_text", {"final_logit_softcapping": 0.0}, "its final_logit_softcapping is 0.0"),
     ("gemma3_text", {"use_bidirectional_attention": True}, "its tokens see later ones"),
-    ("gemma4_text", {"use_bidirectional_attention": "all"}, "is_causal=False"),
+    ("gemma4_text", {"use_bidirectional_attention": "all"}, "its tokens see later ones"),
     ("gemma4_text", {"vocab_size_per_layer_input": 90}, "it reads 97 tokens, and layers have inputs of 90"),
     ("gemma4_text", {"rope_parameters": {"full_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
                                          "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}},

@@ -5,8 +5,7 @@ import torch
 from transformers import MarianConfig, MarianMTModel
 
 from draftwood.core.errors import PairingError
-from draftwood.runners.blocks.masked_block import MaskedBlockDrafter
-from draftwood.runners.pairing import digest_of
+from draftwood.runners.blocks.masked_block import MaskedBlockDrafter, digest_of
 from tests.differences import difference
 from tests.tiny_translation import new_block_drafter
 

@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from draftwood.core.errors import ModelError, is_out_of_memory
+from draftwood.core.errors import DraftwoodError, ModelError, is_out_of_memory, needs
 from draftwood.loading.gguf_header import read_header
 
 _LOG = logging.getLogger(__name__)
@@ -222,8 +222,18 @@ def forget_default_end(name: str | Path, model: Any, config: Mapping[str, Any]) 
         generation.eos_token_id = None
 
 
-def cannot_load(what: str, name: str | Path, error: Exception) -> str:
-    """A message for an error of ``transformers``; ``what`` is the part that was being loaded."""
+@contextmanager
+def loading_errors(what: str, name: str | Path) -> Iterator[None]:
+    """A context in which errors of ``transformers`` are ModelErrors; ``what`` is the part that is loaded there."""
+    try:
+        yield
+    except DraftwoodError:
+        raise
+    except Exception as error:
+        raise ModelError(_cannot_load(what, name, error)) from error
+
+
+def _cannot_load(what: str, name: str | Path, error: Exception) -> str:
     begin = f"the {what} of {str(name)!r} cannot be loaded: "
     if is_out_of_memory(error):
         return f"{begin}it needs more memory than there is; take a smaller model, or a shorter number format (bfloat16)"
@@ -232,6 +242,8 @@ def cannot_load(what: str, name: str | Path, error: Exception) -> str:
             f"{begin}it needs Python code of its own, which does not run unless you trust it; read that code, then give "
             "--trust-remote-code, in Python LoadOptions(trust_remote_code=True)"
         )
+    if isinstance(error, ImportError) and "sentencepiece" in str(error).lower():
+        return needs(f"the tokenizer of {str(name)!r}", "sentencepiece", "translate")
     if broken := _unreadable(name):
         return f"{begin}{broken}; copy or download that file again"
     return f"{begin}{first_line(error).rstrip(':.')}. {_ADVICE[0].upper()}{_ADVICE[1:]}"
@@ -271,22 +283,3 @@ def _first(names: list[str]) -> str:
 def size_text(sizes: Any) -> str:
     """The sizes of a tensor in words."""
     return " x ".join(map(str, sizes)) or "a single number"
-
-
-@contextmanager
-def without_bars() -> Iterator[None]:
-    """A context without progress bars of ``transformers``, which write a line a step into a log. Those of downloads stay."""
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-    from transformers.utils import logging
-
-    shown, downloads = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
-    logging.disable_progress_bar()  # and those of downloads
-    if downloads:
-        enable_progress_bars()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-        if not downloads:
-            disable_progress_bars()

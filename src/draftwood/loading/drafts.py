@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from draftwood.core import draft_kind
 from draftwood.core.draft_kind import CAUSAL, DFLASH, EAGLE3, HIDDEN_BLOCK
-from draftwood.core.errors import DraftwoodError, ModelError
+from draftwood.core.errors import ModelError
 from draftwood.core.settings import LoadOptions
 from draftwood.core.shapes import MAX_NODES
+from draftwood.core.token_texts import vocabulary_digest
 from draftwood.loading.causal import load_causal
-from draftwood.loading.checkpoint import cannot_load, folder_of, gaps, refuse_gaps
+from draftwood.loading.checkpoint import folder_of, gaps, loading_errors, refuse_gaps
 from draftwood.loading.models import class_of, load_model, raw_config
 from draftwood.loading.plan import Plan
 from draftwood.loading.published_configs import Published, published_config
@@ -27,7 +27,7 @@ from draftwood.runners.context import FULL, layer_count
 from draftwood.runners.hidden.dflash import DFlashDrafter
 from draftwood.runners.hidden.eagle import Eagle3Drafter
 from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
-from draftwood.runners.hidden.module import PublishedDrafter
+from draftwood.runners.hidden.module import DrafterModule, PublishedDrafter
 from draftwood.runners.hidden.mtp import MIXTURE, SHAPE, MtpConfig, MtpDrafter
 from draftwood.runners.native.experts import from_folder
 from draftwood.runners.native.facts import facts_of, layer_shapes
@@ -38,10 +38,10 @@ from draftwood.runners.native.layouts import parts_of
 from draftwood.runners.native.refusals import why_not_sizes
 from draftwood.runners.native.rotary import rotary_frequencies
 from draftwood.runners.native.stored import is_stored
-from draftwood.runners.pairing import vocabulary_digest
 from draftwood.runners.plain_config import PlainConfig
 
 Config = TypeVar("Config", bound=PlainConfig)
+Drafter = TypeVar("Drafter", bound=DrafterModule)
 _LOG = logging.getLogger(__name__)
 _UNUSED: Final = "confidence_head."
 _OTHERWISE: Final = {
@@ -120,21 +120,18 @@ def load_hidden_drafter(name: str | Path, device: torch.device, dtype: torch.dty
     raw = raw_config(name, LoadOptions())
     if (kind := raw.get("model_type")) != HIDDEN_BLOCK.name:
         raise ModelError(f"{str(name)!r} has model type {kind!r}: give the folder of a drafter of 'draftwood train drafter'")
-    with _describes(name), torch.device("meta"):
-        drafter = HiddenBlockDrafter(_with_sizes(HiddenBlockConfig(**raw)))
-    _fill(name, drafter, _tensors_of(name))
+    return _made(name, lambda: HiddenBlockDrafter(_with_sizes(HiddenBlockConfig(**raw))), _tensors_of(name), device, dtype)
+
+
+def _made(
+    name: str | Path, make: Callable[[], Drafter], tensors: Mapping[str, Tensor], device: torch.device, dtype: torch.dtype
+) -> Drafter:
+    """A drafter with all of these tensors; raises a ModelError, as :func:`refuse_gaps`, unless they are exactly its own."""
+    with loading_errors("drafter", name), torch.device("meta"):
+        drafter = make()
+    refuse_gaps(name, _found({part: tuple(own.shape) for part, own in drafter.state_dict().items()}, tensors))
+    drafter.load_state_dict(tensors, assign=True)
     return drafter.eval().to(device=device, dtype=dtype)
-
-
-@contextmanager
-def _describes(name: str | Path) -> Iterator[None]:
-    """A context in which a drafter is made of its configuration; raises a ModelError where that fails."""
-    try:
-        yield
-    except DraftwoodError:
-        raise
-    except Exception as error:
-        raise ModelError(cannot_load("drafter", name, error)) from error
 
 
 def _with_sizes(config: Config) -> Config:
@@ -163,7 +160,7 @@ def load_published(name: str | Path, raw: Mapping[str, Any], target: Any) -> Pub
     Raises:
         ModelError: a flag or a tensor that is not known, or one that is missing; names it.
     """
-    with _describes(name):
+    with loading_errors("drafter", name):
         config = _with_sizes(published_config(raw, layer_count(target.config)))
     tensors = _tensors_of(name)
     if unused := [tensor for tensor in tensors if tensor.startswith(_UNUSED)]:
@@ -172,10 +169,8 @@ def load_published(name: str | Path, raw: Mapping[str, Any], target: Any) -> Pub
     draft_tokens = _draft_tokens(name, config, tensors.pop("d2t", None), tensors.pop("t2d", None))
     config.own_embedding = "embed_tokens.weight" in tensors
     config.own_head = config.model_type == EAGLE3.name or "lm_head.weight" in tensors
-    with _describes(name), torch.device("meta"):
-        drafter: PublishedDrafter = _NETWORKS[config.model_type](config)
-    _fill(name, drafter, {**tensors, "draft_tokens": draft_tokens})
-    return drafter.eval().to(device=target.device, dtype=target.dtype)
+    tensors = {**tensors, "draft_tokens": draft_tokens}
+    return _made(name, lambda: _NETWORKS[config.model_type](config), tensors, target.device, target.dtype)
 
 
 def _draft_tokens(name: str | Path, config: Published, d2t: Tensor | None, t2d: Tensor | None) -> Tensor:
@@ -199,7 +194,7 @@ def _tensors_of(name: str | Path) -> dict[str, Tensor]:
     """All tensors of a checkpoint by their names here."""
     from safetensors.torch import load_file
 
-    try:
+    with loading_errors("drafter", name):
         if not Path(name).is_dir():
             from huggingface_hub import snapshot_download
 
@@ -207,19 +202,11 @@ def _tensors_of(name: str | Path) -> dict[str, Tensor]:
         folder = folder_of(name)
         files = sorted(folder.glob("*.safetensors")) if folder is not None else []
         found = {tensor: value for file in files for tensor, value in load_file(file).items()}
-    except Exception as error:
-        raise ModelError(cannot_load("drafter", name, error)) from error
     if not found:
         raise ModelError(f"the drafter {str(name)!r} has no file *.safetensors: save its weights with safetensors first")
     for theirs, ours in _OTHERWISE.items():
         found = {tensor.replace(theirs, ours, 1): value for tensor, value in found.items()}
     return found
-
-
-def _fill(name: str | Path, drafter: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Load all tensors; raises a ModelError, as :func:`refuse_gaps`, unless they are exactly those of the drafter."""
-    refuse_gaps(name, _found({part: tuple(own.shape) for part, own in drafter.state_dict().items()}, tensors))
-    drafter.load_state_dict(tensors, assign=True)
 
 
 def _found(shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Any], prefix: str = "") -> dict[str, list[Any]]:

@@ -6,7 +6,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, final
@@ -16,16 +17,15 @@ from torch import nn
 
 from draftwood.core.checks import short_repr
 from draftwood.core.draft_kind import MASKED_BLOCK, SEQ2SEQ, DraftKind
-from draftwood.core.errors import ConfigError, ModelError, needs
+from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.settings import LoadOptions
 from draftwood.loading.checkpoint import (
     CONFIG,
-    cannot_load,
     folder_of,
     forget_default_end,
+    loading_errors,
     note_untied_head,
     refuse_gaps,
-    without_bars,
 )
 from draftwood.loading.gguf_config import stored_config
 from draftwood.loading.gguf_header import header_of
@@ -95,25 +95,41 @@ def load_model(
         return stored_file(header, exact).module.to(device=device, dtype=dtype)
     from transformers import AutoModelForCausalLM
 
-    try:
-        with without_bars():
-            model, found = (cls or AutoModelForCausalLM).from_pretrained(
-                str(name),
-                dtype=dtype,
-                use_safetensors=True,
-                trust_remote_code=options.trust_remote_code,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # refused below, by name
-                device_map=device_map,
-            )
-    except Exception as error:
-        raise ModelError(cannot_load("model", name, error)) from error
+    with loading_errors("model", name), without_bars():
+        model, found = (cls or AutoModelForCausalLM).from_pretrained(
+            str(name),
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=options.trust_remote_code,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, by name
+            device_map=device_map,
+        )
     refuse_gaps(name, found)
     head = model.get_output_embeddings() if getattr(model.config, "tie_word_embeddings", False) else None
     if head is not None and head.weight is not model.get_input_embeddings().weight:
         note_untied_head(name)
     forget_default_end(name, model, raw_config(name, options))
     return model.eval().to(device) if device_map is None else model.eval()
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """A context without progress bars of ``transformers``, which write a line a step into a log. Those of downloads stay."""
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from transformers.utils import logging as theirs
+
+    shown, downloads = theirs.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    theirs.disable_progress_bar()  # and those of downloads
+    if downloads:
+        enable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            theirs.enable_progress_bar()
+        if not downloads:
+            disable_progress_bars()
 
 
 def raw_config(name: str | Path, options: LoadOptions) -> dict[str, Any]:
@@ -124,7 +140,7 @@ def raw_config(name: str | Path, options: LoadOptions) -> dict[str, Any]:
     """
     if (header := header_of(name)) is not None:
         return stored_config(header)
-    try:
+    with loading_errors("configuration", name):
         if Path(name).is_dir():
             found = dict(json.loads((Path(name) / CONFIG).read_text(encoding="utf-8")))
         else:
@@ -134,8 +150,6 @@ def raw_config(name: str | Path, options: LoadOptions) -> dict[str, Any]:
         for setting, kind in (("model_type", str), ("architectures", list)):
             if not isinstance(value := found.get(setting), kind | None):
                 raise TypeError(f"its {setting} is {value!r}")
-    except Exception as error:
-        raise ModelError(cannot_load("configuration", name, error)) from error
     return dict(found)
 
 
@@ -156,10 +170,8 @@ def is_encoder_decoder(name: str | Path, options: LoadOptions) -> bool:
         return False
     from transformers import AutoConfig
 
-    try:
+    with loading_errors("configuration", name):
         return bool(AutoConfig.from_pretrained(str(name), trust_remote_code=options.trust_remote_code).is_encoder_decoder)
-    except Exception as error:
-        raise ModelError(cannot_load("configuration", name, error)) from error
 
 
 def load_tokenizer(name: str | Path, options: LoadOptions) -> Any:
@@ -177,14 +189,8 @@ def load_tokenizer(name: str | Path, options: LoadOptions) -> Any:
         return AutoTokenizer.from_pretrained(str(name), trust_remote_code=options.trust_remote_code)
 
     folder = None if options.trust_remote_code else folder_of(name)
-    try:
+    with loading_errors("tokenizer", name):
         return load() if folder is None else kept_tokenizer(folder, load)
-    except ImportError as error:
-        if "sentencepiece" not in str(error).lower():
-            raise ModelError(cannot_load("tokenizer", name, error)) from error
-        raise ModelError(needs(f"the tokenizer of {str(name)!r}", "sentencepiece", "translate")) from error
-    except Exception as error:
-        raise ModelError(cannot_load("tokenizer", name, error)) from error
 
 
 @final

@@ -110,7 +110,7 @@ class Run:
         for group in self._optimizer.param_groups:
             group["lr"] = config.learning_rate * min(share, left)
         found = loss(self._model, {name: part.to(self._model.device) for name, part in batch.items()})
-        found.backward()
+        torch.autograd.backward(found)
         nn.utils.clip_grad_norm_(self._model.parameters(), config.clip)
         self._optimizer.step()
         self._optimizer.zero_grad()

@@ -6,8 +6,10 @@ et al. 2023, arXiv 2203.16487, section 3.1; the layers are Marian's (arXiv 1804.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import AutoConfig, MarianConfig
 from transformers.models.marian.modeling_marian import (
@@ -20,7 +22,19 @@ from transformers.models.marian.modeling_marian import (
 
 from draftwood.core.draft_kind import MASKED_BLOCK
 from draftwood.core.errors import PairingError
-from draftwood.runners.pairing import digest_of
+
+
+def digest_of(model: Any) -> str:
+    """Digest (16 hexadecimal digits) of the names and bfloat16 values of all weights.
+
+    Weights saved as bfloat16 give the same digest if loaded as float32 or as bfloat16.
+    """
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.named_parameters()):
+        if "embed_positions" not in name:  # fixed sinusoids are not saved
+            digest.update(name.encode())
+            digest.update(weight.detach().to("cpu", torch.bfloat16).contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 class MaskedBlockConfig(MarianConfig):  # type: ignore[misc]
@@ -29,7 +43,7 @@ class MaskedBlockConfig(MarianConfig):  # type: ignore[misc]
     Attributes:
         mask_token_id: the token at positions to fill.
         block: number of masked positions in training, and the default of drafting.
-        target: digest of the model to draft for (:func:`draftwood.runners.pairing.digest_of`).
+        target: digest of the model to draft for (:func:`digest_of`).
     """
 
     model_type = MASKED_BLOCK.name

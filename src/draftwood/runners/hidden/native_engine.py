@@ -57,7 +57,7 @@ def drafter_engine(
     if embedding is None:
         embedding, scale = whole.weights[EMBEDDING], whole.embedding_scale()
     tokens = min(embedding.shape[0], config.vocab_size) if source.rank else embedding.shape[0]
-    facts = _facts(drafter, activations=8 if integers else 16, tokens=tokens, taps=len(taps), embedding_scale=scale)
+    facts = _facts(drafter, activations=8 if integers else 16, tokens=tokens, embedding_scale=scale)
 
     def rotate(positions: int) -> tuple[Float[Tensor, "position half"], Float[Tensor, "position half"]]:
         cos, sin = drafter.rotation(torch.arange(positions).unsqueeze(0))

@@ -21,10 +21,11 @@ MARKS: Final = 8
 """Copies of a row's running states, at most."""
 
 
-def succeed(result: int | None, error: type[DraftwoodError] = CacheError) -> None:
-    """Raise an error if a call has failed, whose result is negative then, or nothing."""
+def succeed(result: int | None, error: type[DraftwoodError] = CacheError) -> int:
+    """The result of a call; raises an error if it is negative or nothing, as where the call has failed."""
     if result is None or result < 0:
         raise error(f"the native engine: {library().error().decode()}")
+    return result
 
 
 @final
@@ -37,8 +38,7 @@ class RowMemory:
     """
 
     def __init__(self, handle: int | None, engine: int) -> None:
-        succeed(handle)
-        self.handle, self._engine = handle, engine
+        self.handle, self._engine = succeed(handle), engine
         self.marks: list[RowMemory] = []
         self.regular = False
         self._end = weakref.finalize(self, library().free_row, handle)

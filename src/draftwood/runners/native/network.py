@@ -55,7 +55,8 @@ class Engine(nn.Module):
     """Packed weights; a module, so that hooks can observe its forwards.
 
     Args:
-        facts, layers, taps: of the model. Layers are taken one by one.
+        facts, layers: of the model. Layers are taken one by one.
+        taps: layers whose hidden states forwards return.
         parts: the embedding, the head, and the weight of the last norm. The head may be another engine, which shares its.
         held: what keeps the memory of all these alive while they are packed.
         rotate: the model's rotations.
@@ -82,8 +83,7 @@ class Engine(nn.Module):
         embedding = sized("embedding", parts[0], max(facts.tokens, parts[0].shape[0]), facts.width)
         head, norm = parts[1], sized("norm", parts[2], facts.width)
         self.lender = head if isinstance(head, Engine) else None
-        if len(taps) != facts.taps:
-            raise ValueError(f"{len(taps)} taps: the facts have {facts.taps}")
+        facts.taps = len(taps)
         self._kept = Held(held.dtype, coded=held.coded)  # the embedding is read where it lies
         handle = library().model(
             byref(facts),
@@ -93,8 +93,7 @@ class Engine(nn.Module):
             held.numbers(norm),
             free_threads(),
         )
-        succeed(handle, ModelError)
-        self.handle, self.facts = handle, facts
+        self.handle, self.facts = succeed(handle, ModelError), facts
         self._end = weakref.finalize(self, library().free_model, handle)
         left = facts.layers
         for layer in layers:
@@ -216,11 +215,11 @@ class Engine(nn.Module):
 def causal_network(source: StoredModel, hidden_layers: Sequence[int], longest: int | None) -> Engine:
     """The engine of a causal model, which returns the hidden states of these layers; ``longest`` and errors as for
     :class:`Engine`."""
-    held, facts = Held(source.dtype, coded=source.coded), source.facts(len(hidden_layers))
+    held, facts = Held(source.dtype, coded=source.coded), source.facts()
     parts = source.weights[EMBEDDING], source.head, source.norm()
-    rotary, layers = source.rotary(), source.layers(facts)
+    rotary, layers = source.rotary, source.layers(facts)
     engine = Engine(facts, layers, hidden_layers, parts, held, rotary, longest, rotary.queries)
     if facts.layer_inputs:
-        inputs = (source.weights[name] for name in (LAYER_TABLE, LAYER_PROJECTION, LAYER_NORM))
-        engine.give_layers(*inputs, source.embedding_scale(LAYER_TABLE), held)
+        table, projection, norm = (source.weights[name] for name in (LAYER_TABLE, LAYER_PROJECTION, LAYER_NORM))
+        engine.give_layers(table, projection, norm, source.embedding_scale(LAYER_TABLE), held)
     return engine

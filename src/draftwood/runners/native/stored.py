@@ -45,6 +45,7 @@ class StoredModel:
 
     Attributes:
         mtp: the weights of an MTP head in the same files, by their names in it; empty without one.
+        rotary: its rotations.
     """
 
     device, training = torch.device("cpu"), False
@@ -55,7 +56,7 @@ class StoredModel:
         self.config, self.weights, self.dtype, self.coded = config, weights, dtype, coded
         self.rounded, self.activations = "", 16
         self.mtp: dict[str, Weight] = {}
-        Rotary(config)
+        self.rotary = Rotary(config, weights)
         self.name_or_path = str(getattr(config, "_name_or_path", ""))
         self._generation_config = generation_config
 
@@ -124,12 +125,11 @@ class StoredModel:
         """The output weights, which may be those of the embedding."""
         return self.weights.get(HEAD, self.weights[EMBEDDING])
 
-    def facts(self, taps: int = 0) -> Facts:
-        """The facts of the model, of which forwards return ``taps`` hidden states."""
+    def facts(self) -> Facts:
+        """The facts of the model."""
         return facts_of(
             self.config,
             bfloat16=self.dtype == torch.bfloat16,
-            taps=taps,
             activations=8 if self.integers else 16,
             vocab=self.head.shape[0],
             tokens=self.weights[EMBEDDING].shape[0],
@@ -142,10 +142,6 @@ class StoredModel:
         scale = torch.tensor(width**0.5 if FAMILIES[self.config.model_type].scaled else 0.0)
         return float(self.weights.get(f"{table[:-6]}embed_scale", scale).to(self.dtype))
 
-    def rotary(self) -> Rotary:
-        """The rotations."""
-        return Rotary(self.config, self.weights)
-
     def norm(self) -> Any:
         """What the norm before the head multiplies by."""
         own = FAMILIES[self.config.model_type]
@@ -154,7 +150,7 @@ class StoredModel:
     def layers(self, facts: Facts) -> Iterator[LayerSource]:
         """The weights of the layers; the memory of one lives until the next one is taken."""
         config, own = self.config, FAMILIES[self.config.model_type]
-        window, tables = sliding_window(config) if own.windows else None, self.rotary().layer_types
+        window, tables = sliding_window(config) if own.windows else None, self.rotary.layer_types
         for number, kind in enumerate(kinds_of(config)):
             slides = window is not None and (window.everywhere or kind == SLIDING)
             held = Held(self.dtype, coded=self.coded)
