@@ -136,8 +136,8 @@ def test_a_folder_with_another_run_is_refused(settings, tmp_path):
 
 
 def test_a_run_with_a_deadline_ends_in_time_with_a_learning_rate_near_zero(settings, tmp_path, monkeypatch):
-    rates, left = [], loop.Deadline.left
-    monkeypatch.setattr(loop.Deadline, "left", lambda self: rates.append(left(self)) or rates[-1])
+    rates, left = [], loop.Run.left
+    monkeypatch.setattr(loop.Run, "left", lambda self: rates.append(left(self)) or rates[-1])
     ticks = count()
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))  # a second each time
     metrics = train_drafter(settings(tmp_path, steps=100_000, minutes=1.0, save_every=100_000))

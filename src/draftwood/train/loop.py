@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
@@ -15,13 +14,9 @@ from torch import Tensor, nn
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import replace_file, replacing
-from draftwood.hardware.machine import versions
 from draftwood.train.config import ChatsConfig, DrafterConfig
 from draftwood.train.number_format import number_format
 from draftwood.train.reports import Report, measured, show
-
-Loss = Callable[[Any, dict[str, Tensor]], Tensor]
-"""From a model and a batch to the loss."""
 
 _MAY_CHANGE = {
     *("steps", "minutes", "save_every", "report_every", "out"),
@@ -60,18 +55,6 @@ def device() -> torch.device:
 
 
 @final
-class Deadline:
-    """A time limit in minutes, or none. A run with one cannot be repeated exactly; its metrics hold the number of steps."""
-
-    def __init__(self, minutes: float | None) -> None:
-        self._seconds, self._start = math.inf if minutes is None else 60 * minutes, time.monotonic()
-
-    def left(self) -> float:
-        """The remaining share of the time, from 1 to 0."""
-        return max(0.0, 1 - (time.monotonic() - self._start) / self._seconds)
-
-
-@final
 class Run:
     """A training run with AdamW on float32 weights; it begins where a stopped one in the same folder left a checkpoint.
 
@@ -96,28 +79,45 @@ class Run:
             model.load_state_dict(saved["model"])
             self._optimizer.load_state_dict(saved["optimizer"])
         self.step, self.history = int(saved.get("step", 0)), list[dict[str, Any]](saved.get("history", ()))
-        self._start = time.monotonic() - max((entry["seconds"] for entry in self.history), default=0.0)
+        self._began = time.monotonic()
+        self._start = self._began - max((entry["seconds"] for entry in self.history), default=0.0)
 
     @property
     def seconds(self) -> float:
-        """The length of the run so far."""
+        """The length of the run so far, without pauses."""
         return round(time.monotonic() - self._start, 1)
 
-    def advance(self, loss: Loss, batch: dict[str, Tensor], left: float) -> None:
+    def left(self) -> float:
+        """The share of the time that is left, 0 after the last step. A run with a time limit cannot be repeated exactly."""
+        if self.step >= self._steps:
+            return 0.0
+        minutes = math.inf if self._config.minutes is None else self._config.minutes
+        return max(0.0, 1 - (time.monotonic() - self._began) / (60 * minutes))
+
+    def advance(self, loss: Tensor, left: float) -> None:
         """Make a step; the learning rate falls at least as fast as the share of the time that is ``left``."""
         config, done = self._config, self.step - self._config.warmup
         share = self.step / config.warmup if done < 0 else 1 - done / max(1, self._steps - config.warmup)
         for group in self._optimizer.param_groups:
             group["lr"] = config.learning_rate * min(share, left)
-        found = loss(self._model, {name: part.to(self._model.device) for name, part in batch.items()})
-        torch.autograd.backward(found)
+        torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(self._model.parameters(), config.clip)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        self._losses.append(found.detach())
+        self._losses.append(loss.detach())
         self.step += 1
 
-    def log(self) -> None:
+    def note(self, report: Report) -> None:
+        """Print and write what is due after a step."""
+        config = self._config
+        if self.step % min(50, config.report_every) == 0:
+            self._log()
+        if self.step % config.report_every == 0 and self.step < self._steps:
+            self.report(report)
+        if self.step % config.save_every == 0 or self.step == self._steps:
+            self._save()
+
+    def _log(self) -> None:
         """Print the mean loss since the last time."""
         mean, seconds = float(torch.stack(self._losses).mean()), self.seconds
         self.history.append({"step": self.step, "seconds": seconds, "loss": mean})
@@ -130,43 +130,12 @@ class Run:
         self.history.append({"step": self.step, "seconds": self.seconds, "report": found})
         show(f"step {self.step:,}", found)
 
-    def save(self) -> None:
+    def _save(self) -> None:
         """Write a checkpoint in the place of the last one."""
         state = {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(self._file) as part:
             torch.save({**state, "step": self.step, "history": self.history}, part)
-
-
-def fit(config: DrafterConfig, model: nn.Module, dataset: Any, report: Report, *, what: str, loss: Loss) -> dict[str, Any]:
-    """Train, from the last checkpoint if there is one; returns steps, seconds, tokens per second and history.
-
-    Args:
-        dataset: batches by their numbers, with ``tokens_until`` from a number of them to that of their tokens.
-        what: the size of the data, which is printed.
-    """
-    deadline, steps = Deadline(config.minutes), len(dataset)
-    run = Run(config, model.to(device()).train(), steps)
-    print(f"{parameters(model):,} parameters, {what}", flush=True)
-    if not run.step:
-        run.report(report)
-    while run.step < steps and (left := deadline.left()):
-        run.advance(loss, dataset[run.step], left)
-        if run.step % min(50, config.report_every) == 0:
-            run.log()
-        if run.step % config.report_every == 0 and run.step < steps:
-            run.report(report)
-        if run.step % config.save_every == 0 or run.step == steps:
-            run.save()
-    tokens, seconds = dataset.tokens_until(run.step), run.seconds
-    return {
-        "steps": run.step,
-        "tokens_seen": tokens,
-        "seconds": seconds,
-        "tokens_per_second": round(tokens / max(seconds, 1e-9), 1),
-        **versions(),
-        "history": run.history,
-    }
 
 
 def record(
