@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from draftwood.runners.protocols import Prefix
 from draftwood.sampling.rows import Row
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ class RowTable(Generic[T]):
 
     Args:
         make: the part of a new row.
+        share: the part of a new row that shares this many tokens with the row of a part.
 
     Attributes:
         rows, parts: the present rows, in order, and what the runner has for them.
@@ -42,8 +44,8 @@ class RowTable(Generic[T]):
         kept: the parts of texts that stay when their rows go.
     """
 
-    def __init__(self, make: Callable[[Row], T]) -> None:
-        self._make = make
+    def __init__(self, make: Callable[[Row], T], share: Callable[[T, Row, int], T]) -> None:
+        self._make, self._share = make, share
         self.kept: WeakKeyDictionary[Row, T] = WeakKeyDictionary()
         self.clear()
 
@@ -70,6 +72,14 @@ class RowTable(Generic[T]):
     def part_read(self, row: Row) -> T | None:
         """The part of this row if it is the one that comes."""
         return self.coming[1] if self.coming is not None and self.coming[0] is row else None
+
+    def begin(self, row: Row, prefix: Prefix | None) -> T:
+        """The part of a row that comes later; a new one has what is known of its beginning."""
+        if (found := self.part_read(row)) is None:
+            source = None if prefix is None else self.of(prefix.row)
+            found = self._make(row) if prefix is None or source is None else self._share(source, row, prefix.length)
+            self.coming = row, found
+        return found
 
     def of(self, row: Row) -> T | None:
         """The part of a present row, of the one that comes, or of a text that was kept; None of any other."""

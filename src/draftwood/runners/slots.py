@@ -55,7 +55,7 @@ class SlotTable(RowTable[int]):
         self._window = window
         self._biases = torch.tensor([0.0, -torch.inf], dtype=dtype, device=device).unbind()
         self._copies: WeakKeyDictionary[Row, TreeCache] = WeakKeyDictionary()  # of kept texts
-        super().__init__(lambda _: 0)
+        super().__init__(lambda _: 0, lambda held, _, length: min(held, length))
 
     @property
     def _round(self) -> RoundSlots:
@@ -107,23 +107,20 @@ class SlotTable(RowTable[int]):
         """Bytes of the keys and values of all rows and kept texts."""
         return sum(cache.memory_bytes for cache in (self.cache, *self._copies.values()))
 
-    def begin(self, row: Row, prefix: Prefix | None) -> None:
-        """Begin to read a row that comes later, if it is another one; what is known of its beginning is copied."""
-        if self.part_read(row) is not None:
-            return
-        if not self.rows:
-            self.cache.clear()
-        elif self.coming is not None:
-            self.cache.drop([len(self.rows)])
-        self.coming = None
-        length = 0 if prefix is None else min(prefix.length, self.held(prefix.row))
-        if prefix is None or not length:
-            self.cache.add(1)
-        else:
-            present = prefix.row in self.rows
-            source, at = (self.cache, self.rows.index(prefix.row)) if present else (self._copies[prefix.row], 0)
-            self.cache.copy_row(source, at, length)
-        self.coming = row, length
+    def begin(self, row: Row, prefix: Prefix | None) -> int:
+        if self.part_read(row) is None:
+            if not self.rows:
+                self.cache.clear()
+            elif self.coming is not None:
+                self.cache.drop([len(self.rows)])
+            self.coming = None
+            if prefix is None or not (length := min(prefix.length, self.held(prefix.row))):
+                self.cache.add(1)
+            else:
+                present = prefix.row in self.rows
+                source, at = (self.cache, self.rows.index(prefix.row)) if present else (self._copies[prefix.row], 0)
+                self.cache.copy_row(source, at, length)
+        return super().begin(row, prefix)
 
     def batches(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Iterator[ForwardBatch]:
         """The forwards for new nodes: first long pending text in parts, then the rest of it with the nodes."""

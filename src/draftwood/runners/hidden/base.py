@@ -70,7 +70,7 @@ class HiddenRunner(SharesBeginnings, ABC):
         self.device: torch.device = drafter.device
         self.forward_seconds = 0.0
         self._tokens = None if drafter.every_token else drafter.draft_tokens.long()
-        self._table: RowTable[HiddenText] = RowTable(self._new)
+        self._table: RowTable[HiddenText] = RowTable(self._new, self._shared)
         self._end_round()
 
     @abstractmethod
@@ -137,9 +137,14 @@ class HiddenRunner(SharesBeginnings, ABC):
     def _new(self, row: Row) -> HiddenText:
         return HiddenText(row, self.shift)
 
+    def _shared(self, source: HiddenText, row: Row, length: int) -> HiddenText:
+        text = source.for_row(row, length)
+        self._passes.table.begin(text.entries, Prefix(source.entries, text.cached))
+        return text
+
     def prefill(self, row: Row, end: int, *, prefix: Prefix | None = None, hidden: Hidden | None = None) -> None:
         start = perf_counter()
-        coming = self._begun(row, prefix)
+        coming = self._table.begin(row, prefix)
         if hidden is not None and len(hidden):
             coming.read(hidden, end)
             self._passes.table.begin(coming.entries, None)  # if hidden states are missing, it begins again
@@ -147,19 +152,6 @@ class HiddenRunner(SharesBeginnings, ABC):
             if coming.waiting and not idle:
                 self._passes.read(coming)
         self.forward_seconds += perf_counter() - start
-
-    def _begun(self, row: Row, prefix: Prefix | None) -> HiddenText:
-        """The text of a row that comes later; a new one has what is known of its beginning."""
-        if (text := self._table.part_read(row)) is None:
-            source, known = None if prefix is None else self._table.of(prefix.row), None
-            if prefix is None or source is None:
-                text = self._new(row)
-            else:
-                text = source.for_row(row, prefix.length)
-                known = Prefix(source.entries, text.cached)
-            self._passes.table.begin(text.entries, known)
-            self._table.coming = row, text
-        return text
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         start = perf_counter()

@@ -7,7 +7,6 @@ from typing import final
 
 from draftwood.runners.native.memory import RowMemory
 from draftwood.runners.native.network import Engine
-from draftwood.runners.protocols import Prefix
 from draftwood.runners.rows import RowTable
 from draftwood.sampling.rows import Row
 
@@ -22,7 +21,7 @@ class MemoryTable(RowTable[RowMemory]):
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        super().__init__(lambda _: engine.row())
+        super().__init__(lambda _: engine.row(), lambda source, _, length: source.fork(min(length, len(source))))
 
     def clear(self) -> None:
         super().clear()
@@ -69,17 +68,6 @@ class MemoryTable(RowTable[RowMemory]):
         index = self.rows.index(row)
         if length < len(memory := self.parts[index]):
             self.parts[index] = memory.fork(length)
-
-    def begin(self, row: Row, prefix: Prefix | None) -> RowMemory:
-        """The memory of a row that comes later; a new one shares what is known of its beginning."""
-        if (found := self.part_read(row)) is None:
-            source = None if prefix is None else self.of(prefix.row)
-            if prefix is not None and source is not None:
-                found = source.fork(min(prefix.length, len(source)))
-            else:
-                found = self._engine.row()
-            self.coming = row, found
-        return found
 
     def pending(self) -> list[list[int]]:
         """What the memories lack of the rows' tokens before the roots, read next: a round begins, or goes on."""
