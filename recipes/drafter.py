@@ -32,10 +32,9 @@ from benchmarks.cuda.stand_ins import install  # noqa: E402
 install()
 
 from draftwood.core.settings import LoadOptions  # noqa: E402
-from draftwood.core.token_texts import vocabulary_digest  # noqa: E402
 from draftwood.loading.drafts import load_hidden_drafter  # noqa: E402
 from draftwood.loading.models import eos_of, load_model, load_tokenizer  # noqa: E402
-from draftwood.runners.hidden.model import HiddenBlockDrafter  # noqa: E402
+from draftwood.runners.hidden.model import HiddenBlockDrafter, vocabulary_digest  # noqa: E402
 from draftwood.train.chat_files import Chat, read_chats  # noqa: E402
 from draftwood.train.chat_template import Template  # noqa: E402
 from draftwood.train.chats import Turns  # noqa: E402

@@ -9,7 +9,7 @@ import torch
 import draftwood
 from draftwood.core.errors import ModelError
 from draftwood.core.settings import LoadOptions
-from draftwood.core.token_texts import vocabulary_digest
+from draftwood.runners.hidden.model import vocabulary_digest
 from tests.helpers import tiny_hidden
 from tests.tiny_chat import chat_tokenizer, save_chat
 

@@ -11,9 +11,9 @@ import pytest
 import draftwood
 from draftwood import Sampling
 from draftwood.core.errors import ModelError
-from draftwood.core.token_texts import vocabulary_digest
 from draftwood.loading import names
 from draftwood.loading.names import SHORT_NAMES, ShortName, locate, named_or_bundled, resolve
+from draftwood.runners.hidden.model import vocabulary_digest
 from tests.faults.folders import save_tiny
 from tests.loading.gguf_files import source
 

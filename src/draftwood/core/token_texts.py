@@ -105,8 +105,3 @@ def byte_letters() -> dict[str, int]:
 def tokens_digest(tokens: Iterable[tuple[int, str]]) -> str:
     """Digest (16 hexadecimal digits) of a vocabulary: numbers and tokens."""
     return hashlib.sha256("\n".join(f"{index} {token}" for index, token in sorted(tokens)).encode()).hexdigest()[:16]
-
-
-def vocabulary_digest(tokenizer: Any) -> str:
-    """Digest (16 hexadecimal digits) of a tokenizer's tokens and their numbers."""
-    return tokens_digest((index, token) for token, index in tokenizer.get_vocab().items())

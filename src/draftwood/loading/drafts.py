@@ -17,7 +17,6 @@ from draftwood.core.draft_kind import CAUSAL, DFLASH, EAGLE3, HIDDEN_BLOCK
 from draftwood.core.errors import ModelError
 from draftwood.core.settings import LoadOptions
 from draftwood.core.shapes import MAX_NODES
-from draftwood.core.token_texts import vocabulary_digest
 from draftwood.loading.causal import load_causal
 from draftwood.loading.checkpoint import folder_of, gaps, loading_errors, refuse_gaps
 from draftwood.loading.models import class_of, load_model, raw_config
@@ -26,7 +25,7 @@ from draftwood.loading.published_configs import Published, published_config
 from draftwood.runners.context import FULL, layer_count
 from draftwood.runners.hidden.dflash import DFlashDrafter
 from draftwood.runners.hidden.eagle import Eagle3Drafter
-from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
+from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter, vocabulary_digest
 from draftwood.runners.hidden.module import DrafterModule, PublishedDrafter
 from draftwood.runners.hidden.mtp import MIXTURE, SHAPE, MtpConfig, MtpDrafter
 from draftwood.runners.native.experts import from_folder

@@ -21,11 +21,10 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.files import replace_file
 from draftwood.core.lock import locked
 from draftwood.core.settings import LoadOptions
-from draftwood.core.token_texts import vocabulary_digest
 from draftwood.loading.drafts import load_hidden_drafter
 from draftwood.loading.models import load_model, load_tokenizer
 from draftwood.loading.names import adapted_drafter, bundled_drafter, locate
-from draftwood.runners.hidden.model import HiddenBlockDrafter
+from draftwood.runners.hidden.model import HiddenBlockDrafter, vocabulary_digest
 from draftwood.train import loop
 from draftwood.train.chat_files import Chat, held_out_of, read_chats, save_part
 from draftwood.train.config import LEAST_TOKENS, AdaptConfig, DrafterConfig

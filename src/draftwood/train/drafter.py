@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions
-from draftwood.core.token_texts import vocabulary_digest
 from draftwood.hardware.machine import versions
 from draftwood.loading.drafts import load_hidden_drafter
 from draftwood.loading.models import load_model, load_tokenizer
 from draftwood.loading.names import locate
-from draftwood.runners.hidden.model import HiddenBlockDrafter
+from draftwood.runners.hidden.model import HiddenBlockDrafter, vocabulary_digest
 from draftwood.train import loop
 from draftwood.train.chat_files import held_out_of
 from draftwood.train.chats import chats_for

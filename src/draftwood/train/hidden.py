@@ -15,9 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from draftwood.core.errors import ConfigError
-from draftwood.core.token_texts import vocabulary_digest
 from draftwood.runners.hidden.layers import block_input
-from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter
+from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter, vocabulary_digest
 from draftwood.train.config import DrafterConfig
 from draftwood.train.features import Example, Features
 from draftwood.train.hidden_batches import Batch, batch_of, possible_anchors

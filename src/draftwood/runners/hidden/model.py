@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from draftwood.core.draft_kind import HIDDEN_BLOCK
 from draftwood.core.errors import PairingError
+from draftwood.core.token_texts import tokens_digest
 from draftwood.runners.hidden.module import BlockDrafter
 from draftwood.runners.plain_config import PlainConfig
 
@@ -54,6 +55,11 @@ class HiddenBlockConfig(PlainConfig):
     def rope_frequencies(self) -> list[float]:
         """Angles of the first position."""
         return [self.rope_theta ** (-i / self.head_dim) for i in range(0, self.head_dim, 2)]
+
+
+def vocabulary_digest(tokenizer: Any) -> str:
+    """Digest (16 hexadecimal digits) of a tokenizer's tokens and their numbers."""
+    return tokens_digest((index, token) for token, index in tokenizer.get_vocab().items())
 
 
 class HiddenBlockDrafter(BlockDrafter):
