@@ -135,7 +135,7 @@ def _stored(name: str | Path, folder: Path) -> StoredModel | None:
     config, generation = _plain(folder, raw) or _filled(folder)
     if why_not_config(config) is not None:
         return None
-    every = _weights(folder)
+    every = {key: weight for file in weight_files(folder) for key, weight in _tensors(file).items()}
     vars(config).pop("quantization_config", None)  # codes have their type with them
     own = FAMILIES[config.model_type]
     weights = from_folder(own, _text_weights(every, own.others))
@@ -208,11 +208,6 @@ def _text_weights(weights: dict[str, Any], others: tuple[str, ...]) -> dict[str,
         return weights
     named = {key.replace("language_model.", "", 1): weight for key, weight in weights.items()}
     return {key: weight for key, weight in named.items() if not key.startswith(others)}
-
-
-def _weights(folder: Path) -> dict[str, Any]:
-    """All tensors of a folder's files."""
-    return {key: weight for file in weight_files(folder) for key, weight in _tensors(file).items()}
 
 
 def _tensors(path: Path) -> dict[str, Any]:

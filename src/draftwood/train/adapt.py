@@ -203,7 +203,7 @@ def _keep(drafter: HiddenBlockDrafter, start: Path, kept: Path, metrics: dict[st
     with TemporaryDirectory(prefix=f"{kept.name}.", dir=kept.parent) as folder:
         part, last = Path(folder) / "part", Path(folder) / "last"
         part.mkdir(mode=0o700)
-        loop.save_weights(drafter, part)
+        drafter.to(torch.bfloat16).save_pretrained(part)
         loop.write_json(part / "metrics.json", metrics)
         if (calibration := start / "calibration.json").is_file():
             shutil.copy(calibration, part)

@@ -61,8 +61,15 @@ def train_drafter(config: DrafterConfig) -> dict[str, Any]:
     found = fit_drafter(
         config, drafter, features, training, partial(figures, **lookups, features=features, held_out=held_out), lookups
     )
-    loop.save_weights(drafter, config.out)
-    metrics = loop.record(config, drafter, {"chats": sum(features.lengths[i] for i in held_out)}, found)
+    drafter.to(torch.bfloat16).save_pretrained(config.out)
+    metrics = {
+        "config": loop.plain(config),
+        "parameters": loop.parameters(drafter),
+        "number_format": str(number_format(device.type)).removeprefix("torch."),
+        "held_out_tokens": {"chats": sum(features.lengths[i] for i in held_out)},
+        **found,
+    }
+    loop.write_json(config.out / "metrics.json", metrics)
     print(f"The drafter is in {config.out}, with its figures in metrics.json.", flush=True)
     return metrics
 

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import replace_file, replacing
 from draftwood.train.config import ChatsConfig, DrafterConfig
-from draftwood.train.number_format import number_format
 from draftwood.train.reports import Report, measured, show
 
 _MAY_CHANGE = {
@@ -138,26 +137,6 @@ class Run:
             torch.save({**state, "step": self.step, "history": self.history}, part)
 
 
-def record(
-    config: DrafterConfig, model: nn.Module, held_out_tokens: dict[str, int], figures: dict[str, Any]
-) -> dict[str, Any]:
-    """Write ``metrics.json``: the settings, facts of the model, and these figures; returns its contents."""
-    metrics = {
-        "config": plain(config),
-        "parameters": parameters(model),
-        "number_format": str(number_format(device().type)).removeprefix("torch."),
-        "held_out_tokens": held_out_tokens,
-        **figures,
-    }
-    write_json(config.out / "metrics.json", metrics)
-    return metrics
-
-
 def parameters(model: nn.Module) -> int:
     """The number of trained parameters, without duplicates of tied ones."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
-
-
-def save_weights(model: Any, out: Path) -> None:
-    """Write the model as bfloat16 safetensors with its configuration."""
-    model.to(torch.bfloat16).save_pretrained(out)

@@ -45,6 +45,7 @@ class HiddenRunner(SharesBeginnings, ABC):
         in_native, in_torch: classes of the passes by both libraries, over new entries and nodes of rows, with the table of
             the entries. A pass that scores nodes is the method ``score``, whose arguments depend on the kind of the drafter;
             ``read`` is one over what waits of a text, whose entries are the row that comes later.
+        shift: of :class:`draftwood.runners.hidden.text.HiddenText`.
 
     Raises:
         ConfigError: the native library is missing.
@@ -54,6 +55,7 @@ class HiddenRunner(SharesBeginnings, ABC):
     max_length: int | None = None
     in_native: ClassVar[type[Any]]
     in_torch: ClassVar[str]
+    shift: ClassVar[int]
 
     def __init__(
         self, drafter: DrafterModule, target: Any, *, engine: Backend = "torch", lender: Engine | None = None
@@ -65,7 +67,7 @@ class HiddenRunner(SharesBeginnings, ABC):
         else:  # imports transformers
             passes = getattr(import_module("draftwood.runners.hidden.torch_passes"), self.in_torch)(drafter, target)
         self._passes = passes
-        self.network, self.engine, self.pads, self.shift = passes.network, passes.name, passes.pads, passes.shift
+        self.network, self.engine, self.pads = passes.network, passes.name, passes.pads
         self.token_bytes = token_bytes(drafter.config, drafter.dtype.itemsize)
         self.device: torch.device = drafter.device
         self.forward_seconds = 0.0

@@ -37,12 +37,9 @@ class NativePasses:
 
     Attributes:
         network: a module, so that hooks can observe its calls.
-        shift: of :class:`draftwood.runners.hidden.text.HiddenText`.
         name: the engine of the runner.
         dtype: of hidden states and scores.
     """
-
-    shift = 0
 
     def __init__(self, engine: Engine, width: int) -> None:
         self.table: Any = MemoryTable(engine)
@@ -66,7 +63,6 @@ class NativeEaglePasses(NativePasses):
     :func:`draftwood.runners.hidden.native_engine.drafter_engine`."""
 
     pads = False
-    shift = 1
 
     def __init__(self, drafter: DrafterModule, target: Any, lender: Engine | None = None) -> None:
         self.network = feature_engine(drafter, target, lender)

@@ -23,7 +23,7 @@ class HiddenBlockRunner(HiddenRunner):
     Markov head says after their token. They are -inf beyond the block.
     """
 
-    in_native, in_torch = NativeBlockPasses, "TorchBlockPasses"
+    in_native, in_torch, shift = NativeBlockPasses, "TorchBlockPasses", 0
 
     def _end_round(self) -> None:
         self._block: Float[Tensor, "row depth draft_vocab"] | None = None
@@ -45,7 +45,7 @@ class Eagle3Runner(HiddenRunner):
     made again once they are accepted.
     """
 
-    in_native, in_torch = NativeEaglePasses, "TorchEaglePasses"
+    in_native, in_torch, shift = NativeEaglePasses, "TorchEaglePasses", 1
 
     def _end_round(self) -> None:
         self._ready: list[bool] = []  # rows whose roots have an entry

@@ -29,7 +29,6 @@ class TorchPasses(nn.Module):
 
     name = "torch"
     pads = True
-    shift = 0
 
     def __init__(self, drafter: Any, target: Any) -> None:
         super().__init__()
@@ -82,8 +81,6 @@ class TorchPasses(nn.Module):
 @final
 class TorchEaglePasses(TorchPasses):
     """The passes of a drafter with one pass per level."""
-
-    shift = 1
 
     def _inputs(self, hidden: Float[Tensor, "row new taps_width"]) -> Tensor:
         features: Tensor = self.drafter.features(hidden)

@@ -104,8 +104,7 @@ class Engine(nn.Module):
         if self.lender is not None:
             succeed(library().share_head(handle, self.lender.handle))
         self._rotate, self._temper, self._longest, self._positions = rotate, temper, longest, 0
-        self.embeds, self.sources_width, self._hidden_width = False, 0, facts.taps * facts.width
-        self._nothing = [torch.empty(0, self._hidden_width)]
+        self.embeds, self.sources_width = False, 0
         self.reach(1)
 
     def drafts(self, source: DrafterSource) -> None:
@@ -201,15 +200,14 @@ class Engine(nn.Module):
         new, counts = partial(torch.empty, dtype=torch.float32), list(map(len, texts))
         logits = new(rows, nodes, self.facts.vocab)
         peaks = Peaks(np.empty((rows, nodes), np.float32), np.empty((rows, nodes), np.int64))
-        hidden = new(rows * nodes + sum(counts), self._hidden_width) if self._hidden_width else None
+        width = self.facts.taps * self.facts.width
+        hidden = new(rows * nodes + sum(counts), width) if width else None
         found = (None if part is None else part.data_ptr() for part in (logits, hidden))
         succeed(library().read_tokens(given, rows, *found, *(part.ctypes.data for part in peaks), free_threads()))
         if hidden is None:
             return NativeOutput(logits, peaks, None)
-        of_nodes, *read = (
-            hidden.split_with_sizes([rows * nodes, *counts]) if any(counts) else (hidden, *self._nothing * rows)
-        )
-        return NativeOutput(logits, peaks, (of_nodes.view(rows, nodes, self._hidden_width), read))
+        of_nodes, *read = hidden.split_with_sizes([rows * nodes, *counts]) if any(counts) else (hidden, *[hidden[:0]] * rows)
+        return NativeOutput(logits, peaks, (of_nodes.view(rows, nodes, width), read))
 
 
 def causal_network(source: StoredModel, hidden_layers: Sequence[int], longest: int | None) -> Engine:

@@ -13,13 +13,14 @@ from draftwood.core.scores import Scores
 from draftwood.core.tree import NOTHING
 from draftwood.hardware.machine import release_free_memory
 from draftwood.native.library import instruction_set
+from draftwood.runners.native.families import FAMILIES
 from draftwood.runners.native.memory import RowMemory
 from draftwood.runners.native.network import NativeOutput, causal_network
 from draftwood.runners.native.refusals import refuse, why_not
 from draftwood.runners.native.stored import is_stored, source_of
 from draftwood.runners.native.table import MemoryTable
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
-from draftwood.runners.support import CausalRunner, check_evaluates, check_scores, check_tree_forward
+from draftwood.runners.support import CausalRunner, check_architecture, check_evaluates, check_scores, check_tree_forward
 from draftwood.sampling.rows import Row
 
 
@@ -47,6 +48,8 @@ class NativeRunner(CausalRunner):
     def __init__(self, model: Any, *, check: bool = True, drafts: bool = False, hidden_layers: tuple[int, ...] = ()) -> None:
         stored = is_stored(model)
         if not stored:
+            if model.config.model_type not in FAMILIES:
+                check_architecture(model)  # which may say why no library runs it
             check_evaluates(model)
             refuse(why_not(model))
         super().__init__(model, drafts=drafts, hidden_layers=hidden_layers)
