@@ -103,8 +103,9 @@ def test_control_padding_that_is_taken_for_text():
     rows = hidden_walk("llama", [5, 2])
     inner = rows.runner._rows.scores
 
-    def scores(outputs, nodes):
-        out = inner(outputs, nodes)
+    def scores(tokens, depths, ancestors, forward):
+        outputs = []
+        out = inner(tokens, depths, ancestors, lambda batch: outputs.append(forward(batch)) or outputs[-1])
         hidden = torch.cat([output.hidden for output in outputs], dim=1)
         return type(out)(out.logits, out.hidden, [row[: len(part)] for row, part in zip(hidden, out.read, strict=True)])
 
