@@ -110,6 +110,7 @@ def changed(name, change):
     return stored.StoredModel, name, lambda *given, **more: change(own(*given, **more))
 
 
+SCALE = stored.StoredModel.embedding_scale
 PARTS = [
     ("gpt_oss", sources, "SINKS", "no weight"),
     ("gpt_oss", experts.Matrix, "ALTERNATING", 0),
@@ -119,7 +120,7 @@ PARTS = [
     ("gemma4_text", sources, "SCALAR", "no weight"),
     *(("gemma4_text", sources, "ROUTER", {**sources.ROUTER, name: "no weight"}) for name in sources.ROUTER),
     ("gemma4_text", *changed("facts", lambda found: setattr(found, "norm_values", 0) or found)),
-    ("gemma4_text", *changed("layer_inputs", lambda found: (*found[:3], 0.0))),
+    ("gemma4_text", stored.StoredModel, "embedding_scale", lambda self, *table: 0.0 if table else SCALE(self)),
 ]  # fmt: skip
 
 
