@@ -73,6 +73,14 @@ def test_texts_have_the_same_bits_after_a_restart(tmp_path, kind, monkeypatch):
     assert second.prefixes.folder.tokens > 300
 
 
+@pytest.mark.parametrize("kind", ["eagle3", "dflash", "mtp"])
+def test_a_text_without_drafts_is_found_after_a_restart(tmp_path, kind):
+    first = started(tmp_path, kind, torch.float32)
+    write(first, TEXT, 1)
+    ended(first)
+    assert len(TEXT) - AGAIN_BY_KIND.get(kind, 6) <= known_of(started(tmp_path, kind, torch.float32), [*TEXT, 5, 6])
+
+
 # ---- files that cannot be used ----
 
 

@@ -114,8 +114,10 @@ class HiddenRunner(SharesBeginnings, ABC):
     def memory_of(self, text: Row) -> RowMemory | None:
         if not self.held(text):
             return None
-        memory: RowMemory = self._passes.table.of(self._table.kept[text].entries)
-        memory.cut(self._table.kept[text].cached)
+        kept = self._table.kept[text]
+        self._passes.read(kept)  # hidden states that wait, as of a text without drafts, have no other place
+        memory: RowMemory = self._passes.table.of(kept.entries)
+        memory.cut(kept.cached)
         return memory
 
     def restore(self, text: Row, length: int) -> RowMemory:
