@@ -127,6 +127,16 @@ def test_more_texts_than_the_server_holds_are_refused_by_the_field_that_wants_th
     assert f"wants {count} texts, but this server holds at most 72" in error["message"]
 
 
+@pytest.mark.parametrize(("field", "value", "said"), [
+    ("stop", ["a"] * 65, "at most 64 items"), ("stop", [1], "stop.0 is 1: "), ("prompt", [1, "a"], "prompt.1 is 'a': "),
+    ("prompt", [-1], "prompt.0 is -1: input should be greater"), ("logit_bias", {"5": "a"}, "logit_bias.5 is 'a': "),
+    ("logit_bias", [["a", 1]], "logit_bias.0.0 is 'a': "),
+])  # fmt: skip
+def test_of_the_forms_of_a_field_the_error_is_about_the_one_that_came(client, field, value, said):
+    error = refused(client, completion(**{field: value}))
+    assert (error["param"], said in error["message"]) == (field, True), error
+
+
 @pytest.mark.parametrize(("value", "said"), [({"a": 1}, "{'a': 1.0}"), ([[1]], "[1]")])
 def test_a_wrong_bias_is_shown_as_it_came(client, value, said):
     assert refused(client, completion(logit_bias=value))["message"].startswith(f"logit_bias holds {said}, but the model")

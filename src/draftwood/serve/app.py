@@ -76,7 +76,7 @@ class Routes:
 
     async def count_tokens(self, request: Request) -> Response:
         made = await asyncio.to_thread(Messages, await read(request, MessagesBody))
-        body, _ = await self._checked(request, ChatBody, made.chat, made.remarks)
+        body, _ = await self._checked(ChatBody, made.chat, made.remarks)
         preparation = (await self._service(request, body)).preparation
         prompt = await asyncio.to_thread(preparation.chat_prompt, body.messages, body)
         return JSONResponse({"input_tokens": len(prompt)})
@@ -94,14 +94,14 @@ class Routes:
         return JSONResponse(model.listed(name))
 
     async def tokenize(self, request: Request) -> Response:
-        body, remarks = await self._checked(request, TokenizeBody, await read_body(request))
+        body, remarks = await self._checked(TokenizeBody, await read_body(request))
         preparation = (await self._service(request, body)).preparation
         tokens = await asyncio.to_thread(preparation.tokens, body)
         found = {"count": len(tokens), "max_model_len": preparation.max_length, "tokens": tokens}
         return JSONResponse(found | _warnings(remarks))
 
     async def detokenize(self, request: Request) -> Response:
-        body, remarks = await self._checked(request, DetokenizeBody, await read_body(request))
+        body, remarks = await self._checked(DetokenizeBody, await read_body(request))
         preparation = (await self._service(request, body)).preparation
         found = {"prompt": await asyncio.to_thread(preparation.text, body.tokens)}
         return JSONResponse(found | _warnings(remarks))
@@ -138,7 +138,7 @@ class Routes:
         """The response to the body of a chat or of a completion, by its path, in OpenAI's shape or in a dialect's."""
         chats, left = path == CHATS, dialect.remarks if dialect else ()
         body: Any
-        body, remarks = await self._checked(request, ChatBody if chats else CompletionBody, data, left)
+        body, remarks = await self._checked(ChatBody if chats else CompletionBody, data, left)
         service, key = await self._service(request, body), request.scope.get(SALT, "")
         shape: Shape = dialect or (ChatShape if chats else CompletionShape)(body)
         prepare: Callable[[Any, str], Answer] = service.preparation.completion
@@ -156,9 +156,7 @@ class Routes:
             self.traces.keep(shape.id, answer.trace)
         return shape
 
-    async def _checked(
-        self, request: Request, kind: type[B], data: Mapping[str, Any], left: Sequence[str] = ()
-    ) -> tuple[B, list[str]]:
+    async def _checked(self, kind: type[B], data: Mapping[str, Any], left: Sequence[str] = ()) -> tuple[B, list[str]]:
         """The fields of a body, and remarks about what is ignored, with those on what was left out before."""
         rule = self._registry.options.unknown_fields
         if left and rule == "refuse":

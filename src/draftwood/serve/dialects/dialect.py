@@ -151,6 +151,13 @@ def _chat_of(rest: Json, made: Json, others: dict[str, OtherField]) -> Json:
     return chat | left
 
 
+def form_of(form: Any) -> Any:
+    """The form of an answer as chats have it: a schema is in an object of its own, and has a name."""
+    if not isinstance(form, dict) or form.get("type") != "json_schema":
+        return form
+    return {"type": "json_schema", "json_schema": {"name": "answer", **without(form, "type")}}
+
+
 def without(given: Mapping[str, Any], *names: str) -> Json:
     """An object without some of its fields."""
     return {name: value for name, value in given.items() if name not in names}

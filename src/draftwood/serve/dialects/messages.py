@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, final
 
 from draftwood.core.checks import short_repr
-from draftwood.serve.dialects.dialect import Dialect, inside, objects, without
+from draftwood.serve.dialects.dialect import Dialect, form_of, inside, objects, without
 from draftwood.serve.http.errors import bad, in_anthropic
 from draftwood.serve.http.fields import OtherField, unsupported
 from draftwood.serve.openai.message import called
@@ -76,7 +76,7 @@ class Messages(Dialect):
             "chat_template_kwargs": None if body.thinking is None else _template(body.thinking),
             "thinking_token_budget": (body.thinking or {}).get("budget_tokens"),
             "reasoning_effort": config.get("effort"),
-            "response_format": _form(config.get("format")),
+            "response_format": form_of(config.get("format")),
             **inside("output_config", config, "effort", "format"),
             **inside("tool_choice", choice, "type", "name", "disable_parallel_tool_use"),
             **inside("thinking", body.thinking, "type", "display", "budget_tokens"),
@@ -196,12 +196,6 @@ def _tool_choice(choice: Json) -> Any:
 def _template(thinking: Json) -> Json:
     """What the chat template reads of thinking."""
     return {"enable_thinking": thinking.get("type") != "disabled"}
-
-
-def _form(form: Any) -> Any:
-    if not isinstance(form, dict):
-        return form
-    return {"type": form.get("type"), "json_schema": {"name": "answer", **without(form, "type")}}
 
 
 def _block(part: Part) -> Json:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from time import time
 from typing import Any, ClassVar, Final, Literal, final
 
-from draftwood.serve.dialects.dialect import Dialect, inside, without
+from draftwood.serve.dialects.dialect import Dialect, form_of, inside, without
 from draftwood.serve.dialects.response_items import Tools, messages
 from draftwood.serve.http.fields import Length, OtherField, Top
 from draftwood.serve.openai.reading import Part
@@ -70,7 +70,7 @@ class Responses(Dialect):
             "max_tokens": body.max_output_tokens,
             "tools": None if body.tools is None else self._tools.functions,
             "tool_choice": self._tools.choice(body.tool_choice),
-            "response_format": _form(text.get("format")),
+            "response_format": form_of(text.get("format")),
             "verbosity": text.get("verbosity"),
             "reasoning_effort": (body.reasoning or {}).get("effort"),
             **inside("text", text, "format", "verbosity"),
@@ -177,12 +177,6 @@ class Responses(Dialect):
             "tools": [_FUNCTION | tool if tool.get("type") == "function" else tool for tool in body.tools or []],
             **{name: sent.get(name) for name in ("safety_identifier", "prompt_cache_key", "max_tool_calls")},
         }  # fmt: skip
-
-
-def _form(form: Any) -> Any:
-    if not isinstance(form, dict) or form.get("type") != "json_schema":
-        return form
-    return {"type": "json_schema", "json_schema": without(form, "type")}
 
 
 def _content(part: Part) -> Json:

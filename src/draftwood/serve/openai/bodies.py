@@ -10,7 +10,7 @@ from itertools import accumulate, islice
 from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
-from pydantic_core import from_json
+from pydantic_core import ErrorDetails, from_json
 from starlette.requests import Request
 
 from draftwood.core.checks import short_repr
@@ -137,9 +137,9 @@ def validated(kind: type[B], data: Mapping[str, Any]) -> B:
 def _named(error: ValidationError) -> ApiError:
     """The error of the first field at fault; of its alternatives, of that which was read furthest."""
     found = [(_names_in(one["loc"]), one) for one in error.errors(include_url=False, include_context=False)]
-    field = _field(found[0][0])
-    where, first = max((one for one in found if _field(one[0]) == field), key=lambda one: len(one[0]))
-    path = ".".join(where)
+    begin = found[0][0][: 3 if any(isinstance(part, int) for part in found[0][0][1:2]) else 1]
+    where, first = max((one for one in found if one[0][: len(begin)] == begin), key=_read_until)
+    field, path = (".".join(map(str, names)) for names in (begin, where))
     if first["type"] == "missing":
         return bad(f"{path} is missing: send it", param=field, code="missing_required_parameter")
     if first["type"] == "extra_forbidden":
@@ -149,13 +149,15 @@ def _named(error: ValidationError) -> ApiError:
     return bad(f"{path} is {short_repr(first['input'])}: {reason}", param=field, code="invalid_value")
 
 
-def _names_in(loc: Sequence[int | str]) -> list[str]:
+def _names_in(loc: Sequence[int | str]) -> list[int | str]:
     """The names and numbers in an error's path, without the types that pydantic writes for alternatives."""
-    return [str(part) for part in loc if isinstance(part, int) or (part.isidentifier() and part not in _TYPES)]
+    return [one for one in loc if isinstance(one, int) or one.isdecimal() or (one.isidentifier() and one not in _TYPES)]
 
 
-def _field(where: Sequence[str]) -> str | None:
-    return ".".join(where[: 3 if where[1:] and where[1].isdecimal() else 1]) or None
+def _read_until(found: tuple[list[int | str], ErrorDetails]) -> tuple[int, list[int], bool]:
+    """How far an alternative was read until its error: its depth, its positions in lists, and whether its type was right."""
+    where, error = found
+    return len(where), [part for part in where if isinstance(part, int)], not error["type"].endswith("_type")
 
 
 def _no_field(path: str) -> ApiError:
