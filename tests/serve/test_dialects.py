@@ -120,6 +120,12 @@ def test_the_settings_of_a_message_become_those_of_a_chat():
     }  # fmt: skip
 
 
+def test_the_older_name_of_an_output_format_is_taken():
+    form = {"type": "json_schema", "schema": SCHEMA}
+    wanted = messages(output_config={"format": form}).chat["response_format"]
+    assert messages(output_format=form).chat["response_format"] == wanted
+
+
 def test_a_chat_of_ollama_becomes_a_chat():
     history = [
         {"role": "user", "content": "Weather?"},

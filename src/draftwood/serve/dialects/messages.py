@@ -19,8 +19,7 @@ from draftwood.serve.openai.streams import Json
 
 _OTHERS: Final = {
     "container": OtherField("this server runs no code", ()),
-    **dict.fromkeys(("cache_control", "inference_geo", "speed", "betas"), OtherField()),  # how and where a text is written
-    **dict.fromkeys(("mcp_servers", "context_management"), OtherField()),  # with a remark
+    **dict.fromkeys(("cache_control", "inference_geo", "speed", "betas", "mcp_servers", "context_management"), OtherField()),
 }
 _OWN_TOOL: Final = re.compile(r"\w+_20\d{6}|mcp_toolset")
 _OWN_BLOCK: Final = re.compile(r"redacted_thinking|server_tool_use|mcp_tool_use|(?!tool)\w+_tool_result|fallback|compaction")
@@ -40,6 +39,7 @@ class MessagesBody(RouteBody):
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
     output_config: dict[str, Any] | None = None
+    output_format: dict[str, Any] | None = None
     stop_sequences: list[str] | None = None
     stream: bool | None = None
 
@@ -76,7 +76,7 @@ class Messages(Dialect):
             "chat_template_kwargs": None if body.thinking is None else _template(body.thinking),
             "thinking_token_budget": (body.thinking or {}).get("budget_tokens"),
             "reasoning_effort": config.get("effort"),
-            "response_format": form_of(config.get("format")),
+            "response_format": form_of(config.get("format") or body.output_format),
             **inside("output_config", config, "effort", "format"),
             **inside("tool_choice", choice, "type", "name", "disable_parallel_tool_use"),
             **inside("thinking", body.thinking, "type", "display", "budget_tokens"),
