@@ -37,6 +37,16 @@ def lax(folders):
         yield found
 
 
+def test_what_no_grammar_holds_is_refused_by_its_field(lax):
+    schema = {"type": "object", "properties": {"a": {"type": "string", "format": "fox"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    bodies = {"response_format": {"response_format": form}, "tools": {"tools": tools, "tool_choice": "required"}}
+    for name, fields in {**bodies, "guided_json": {"guided_json": schema}}.items():
+        error = refused(lax, chat(**fields))
+        assert (error["param"], error["code"]) == (name, "unsupported_parameter"), error
+
+
 # ---- the model ----
 
 

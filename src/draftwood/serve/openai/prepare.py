@@ -72,9 +72,7 @@ class Preparation:
             ApiError, DraftwoodError: what cannot be honoured.
         """
         self._check_count(body, 1)
-        prompt, fitted, left_out = (
-            self._without_oldest(body) if truncates else (*self._prompt_and_room(body, body.messages), [])
-        )
+        prompt, fitted, left_out = self._fitting(body, truncates=truncates)
         limits, sampling, remarks = self._settings(body, self._pair.template.ends, [fitted])
         reading = self._chats.reading(body, prompt, held=sampling.grammar is not None, whole=whole_calls)
         remarks += self._unread(body)
@@ -89,9 +87,9 @@ class Preparation:
         prompt, own = self.chat_prompt(messages, body), max_new_tokens_of(self._pair.model)
         return prompt, self._fitted(len(prompt), body.longest, NO_LIMIT if own is None else own, "messages")
 
-    def _without_oldest(self, body: ChatBody) -> tuple[list[int], int, list[str]]:
-        """The same without as much of the conversation's beginning as does not fit, and a remark on it. System texts stay,
-        and the last turn."""
+    def _fitting(self, body: ChatBody, *, truncates: bool) -> tuple[list[int], int, list[str]]:
+        """The same; if it ``truncates``, without as much of the conversation's beginning as does not fit, and a remark on
+        it. System texts stay, and the last turn."""
         left, step = 0, max(1, len(body.messages) // _STEPS)
         users = [place for place, message in enumerate(body.messages) if message.role == "user"]
         while True:
@@ -99,7 +97,7 @@ class Preparation:
             try:
                 found = self._prompt_and_room(body, kept)
             except ApiError as error:
-                if error.code != "context_length_exceeded" or not users or left >= users[-1]:
+                if not truncates or error.code != "context_length_exceeded" or not users or left >= users[-1]:
                     raise
                 left = next((place for place in users if place >= left + step), users[-1])
             else:
@@ -225,7 +223,9 @@ class Preparation:
         left: list[str] = []
         grammar = grammar_of(body, left, self._chats.grammar(body, left) if isinstance(body, ChatBody) else None)
         if left and self._options.unknown_fields == "refuse":
-            raise bad(f"{left[0]}: change it, or leave it out", code="unsupported_parameter")
+            where = left[0].partition(":")[0]  # a field, or a function's parameters
+            name = "tools" if " " in where else where
+            raise bad(f"{left[0]}: change it, or leave it out", param=name, code="unsupported_parameter")
         remarks = [*self._remarks(body, fitted), *ignored(left)]
         return limits, sampling_of(self._pair, body, limits, grammar), remarks
 
@@ -263,8 +263,8 @@ class Preparation:
         """What of a text's length and of its prediction is not honoured."""
         wanted, most, method = body.longest or 0, min(fitted), self._method.method
         cut = f"max_tokens is {wanted}, but only {most} fit after the prompt, so the text has at most these"
-        ignored = f"the server's method {method!r} takes no drafts from a prediction, so it was ignored"
-        return [*([cut] if most < wanted else []), *([ignored] if body.prediction and not self._repeats else [])]
+        unused = f"the server's method {method!r} takes no drafts from a prediction, so it was ignored"
+        return [*([cut] if most < wanted else []), *([unused] if body.prediction and not self._repeats else [])]
 
 
 def _texts_in(value: Any) -> Iterator[str]:
