@@ -130,7 +130,7 @@ REFUSED = [
     ({"limits": Limits(), "max_new_tokens": 5}, "both limits and max_new_tokens were given"),
     ({"limits": {}, "stop": "x"}, "both limits and stop were given"),
     ({"seed": "x"}, "seed is 'x': give a whole number"),
-    ({"seed": -1}, "seed -1 is out of range"),
+    ({"seed": -1}, "seed is -1"),
 ]
 
 

@@ -273,7 +273,7 @@ def test_what_a_row_cannot_have_is_refused_by_name_and_the_others_go_on():
         for request, sampling, method, message in (
             (some(), Sampling(), None, "'greedy' is for temperature 0 only, but temperature is 1"),
             (some(), greedy, "rsd-s", r"request 1 wants method 'rsd-s', but all rows .* 'shared-noise'"),
-            (some(seed=-1), greedy, None, "seed -1 is out of range"),
+            (some(seed=-1), greedy, None, "seed is -1"),
             (some(nodes=0), greedy, None, "nodes of request 1 is 0: give 1 or more"),
         ):
             with pytest.raises(ConfigError, match=message):

@@ -39,8 +39,7 @@ class CheckConfig:
     def __post_init__(self) -> None:
         for name in ("samples", "new_tokens"):
             integer(name, getattr(self, name), 1)
-        if not 0 <= self.seed <= MAX_SEED:
-            raise ConfigError(f"seed is {self.seed}: give an integer from 0 to {MAX_SEED}")
+        integer("seed", self.seed, 0, MAX_SEED)
         if self.enumerate is None:
             return
         if self.enumerate < 1:

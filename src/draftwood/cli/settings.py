@@ -53,8 +53,8 @@ class Seed:
     seed: int | None = setting(None, "the same seed gives the same text; default: drawn and shown")
 
     def __post_init__(self) -> None:
-        if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
-            raise ConfigError(f"seed is {self.seed}: give an integer from 0 to {MAX_SEED}")
+        if self.seed is not None:
+            integer("seed", self.seed, 0, MAX_SEED)
 
 
 @final

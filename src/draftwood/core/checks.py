@@ -30,8 +30,8 @@ def short_repr(value: object) -> str:
     return _shorten.repr(value)
 
 
-def integer(name: str, value: Any, least: int | None = None) -> int:
-    """The value as an integer, at least the given one; NumPy's integers are accepted too.
+def integer(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """The value as an integer, at least ``least``, and at most ``most``; NumPy's integers are accepted too.
 
     Raises:
         ConfigError: anything else.
@@ -42,8 +42,9 @@ def integer(name: str, value: Any, least: int | None = None) -> int:
         found = int(value.__index__())
     except (AttributeError, TypeError):
         raise ConfigError(f"{name} is {short_repr(value)}: give a whole number") from None
-    if least is not None and found < least:
-        raise ConfigError(f"{name} is {found}: give {least} or more")
+    if (least is not None and found < least) or (most is not None and found > most):
+        wanted = f"{least} or more" if most is None else f"a whole number from {least} to {most}"
+        raise ConfigError(f"{name} is {found}: give {wanted}")
     return found
 
 

@@ -20,11 +20,6 @@ def seed_or_random(seed: int | None) -> int:
     return secrets.randbits(_BITS) if seed is None else integer("seed", seed)
 
 
-def seed_at(first: int, index: int) -> int:
-    """The seed of text ``index`` (from 0), where one seed was given for several texts."""
-    return first + index
-
-
 def seeds_for(count: int, seed: int | Sequence[int] | None, what: str) -> list[int]:
     """One seed for each of several texts; all are drawn if none is given.
 
@@ -38,7 +33,7 @@ def seeds_for(count: int, seed: int | Sequence[int] | None, what: str) -> list[i
         return [seed_or_random(None) for _ in range(count)]
     if not isinstance(seed, list | tuple):
         first = integer("seed", seed)
-        return [seed_at(first, i) for i in range(count)]
+        return list(range(first, first + count))
     if len(seed) != count:
         raise ConfigError(f"{len(seed)} seeds came for {count} {what}: give one each, or a single number")
     return [integer("seed", one) for one in seed]

@@ -142,8 +142,8 @@ class Method:
             choice(name, value, get_args(kind))
         if self.shape is not None and not isinstance(self.shape, str):
             raise ConfigError(f"shape is {short_repr(self.shape)}: give a text such as '4', '3x4' or '2-2-2'")
-        if self.nodes is not None and not 1 <= integer("nodes", self.nodes) <= MAX_NODES:
-            raise ConfigError(f"nodes is {self.nodes}: give a number from 1 to {MAX_NODES}")
+        if self.nodes is not None:
+            integer("nodes", self.nodes, 1, MAX_NODES)
         if self.nodes is not None and self.method != "auto" and self.method not in _WITH_NODES:
             raise ConfigError(
                 f"nodes is a budget for methods {' and '.join(map(repr, _WITH_NODES))}, but the method is "

@@ -35,8 +35,7 @@ class LogprobSettings:
     of: Of = "model"
 
     def __post_init__(self) -> None:
-        if not 0 <= integer("logprobs", self.top) <= MAX_TOP:
-            raise ConfigError(f"logprobs is {self.top}: give a number of likeliest tokens from 0 to {MAX_TOP}")
+        integer("logprobs", self.top, 0, MAX_TOP)
         choice("of, the kind of logprobs,", self.of, get_args(Of))
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, final
 
+from draftwood.core.checks import integer
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.history import History
+from draftwood.core.settings import MAX_SEED
 from draftwood.core.verifiers import check_pairing, check_temperature
 from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft
@@ -14,7 +16,6 @@ from draftwood.engine.output import Entry, ends_of
 from draftwood.engine.requests import Request
 from draftwood.grammar.constraint import Grammars
 from draftwood.runners.protocols import Runner
-from draftwood.sampling.counter_rng import check_seed
 from draftwood.sampling.processors import try_processors
 from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
@@ -105,7 +106,7 @@ class Pipeline:
                 f"request {number} wants logprobs of the sampled distribution, but verifier {self.verifier.name!r} also "
                 'keeps other tokens: give of="model", or another verifier'
             )
-        check_seed(request.seed)
+        integer("seed", request.seed, 0, MAX_SEED)
         vocab = self.target.vocab_size
         if not request.prompt:
             raise ConfigError(
@@ -121,10 +122,9 @@ class Pipeline:
             raise ConfigError(
                 f"nodes of request {number} is {request.nodes}: give 1 or more, or method {PLAIN!r} for no draft"
             )
-        if bad := [t for t in request.prompt if not 0 <= t < vocab]:
-            raise ConfigError(f"prompt {number} holds token {bad[0]}, but the target knows 0 to {vocab - 1}")
-        if bad := [t for t in request.draft_text if not 0 <= t < vocab]:
-            raise ConfigError(f"draft_text {number} holds token {bad[0]}, but the target knows 0 to {vocab - 1}")
+        for name, tokens in (("prompt", request.prompt), ("draft_text", request.draft_text)):
+            if bad := [t for t in tokens if not 0 <= t < vocab]:
+                raise ConfigError(f"{name} {number} holds token {bad[0]}, but the target knows 0 to {vocab - 1}")
         if bad := [t for t in request.limits.stop_token_ids if t >= vocab]:
             raise ConfigError(f"stop_token_ids holds {bad[0]}, but the target knows tokens 0 to {vocab - 1}: leave it out")
         self.check_room(request, f"prompt {number}")

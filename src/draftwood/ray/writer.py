@@ -12,7 +12,6 @@ from typing import Any, Final, TypeAlias, final
 
 from draftwood.core.checks import integer, short_repr
 from draftwood.core.errors import CacheError, ConfigError, NumericsError
-from draftwood.core.seeds import seed_at
 from draftwood.core.settings import MAX_SEED
 from draftwood.core.token_logprobs import LogprobSettings
 from draftwood.ray.cluster import Fleet, installed
@@ -54,8 +53,7 @@ class WriteSettings:
     rows: int = 8
 
     def __post_init__(self) -> None:
-        if not 0 <= integer("seed", self.seed) <= MAX_SEED:
-            raise ConfigError(f"seed is {self.seed}: give an integer from 0 to {MAX_SEED}")
+        integer("seed", self.seed, 0, MAX_SEED)
         integer("rows", self.rows, 1)
 
     def seed_of(self, name: Any, own: Any = None) -> int:
@@ -70,7 +68,7 @@ class WriteSettings:
             digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:8]
             seed = (self.seed + int.from_bytes(digest)) % (MAX_SEED + 1)
         elif isinstance(name, int) and not isinstance(name, bool):
-            seed = seed_at(self.seed, name)
+            seed = self.seed + name
         else:
             raise ConfigError(f"{self.id} is {short_repr(name)}: give an integer or a text as id")
         if not 0 <= seed <= MAX_SEED:

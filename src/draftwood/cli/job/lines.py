@@ -15,7 +15,6 @@ from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import check_readable, check_writable
 from draftwood.core.limits import Limits
-from draftwood.core.seeds import seed_at
 from draftwood.core.settings import MAX_SEED, Method
 from draftwood.sampling.settings import ONLY_PYTHON, Sampling
 
@@ -51,7 +50,7 @@ class Line:
 
     def seed_after(self, first: int) -> int:
         """The line's own seed, else the first line's plus the index."""
-        seed = self.seed if self.seed is not None else seed_at(first, self.index)
+        seed = self.seed if self.seed is not None else first + self.index
         if seed > MAX_SEED:
             raise ConfigError(f"seed {first} plus line number {self.index} is above {MAX_SEED}: give a smaller --seed")
         return seed
