@@ -192,7 +192,7 @@ def test_control_drafted_tokens_of_a_distribution_that_is_nan_count():
     [pieces] = [next(decoder(*new_pair("model"), "rsd-s", "2x2").stream(ragged(), Sampling()))]
     tree = pieces[0].round.tree
     logp = torch.full_like(tree.draft_logp, NAN)
-    spoilt_tree = replace(tree, draft_log_probs=Distributions(logp=logp, vocab=VOCAB))
+    spoilt_tree = replace(tree, ranking=lambda: Distributions(logp=logp, vocab=VOCAB))
     values = [[value for _, value in drafted(one, torch.Generator())] for one in (tree, spoilt_tree)]
     assert not any(map(isnan, values[0]))
     assert all(map(isnan, values[1]))

@@ -10,7 +10,7 @@ from draftwood.core.log_probs import Distributions
 from draftwood.engine.decode import Decoder
 from draftwood.runners.torch_runner import TorchRunner
 from draftwood.sampling.counter_rng import CounterRng, CounterRoundRng
-from draftwood.verify.coupled import Coupled, follow
+from draftwood.verify.coupled import Coupled, follow_table
 
 EASE = 1.15
 
@@ -50,7 +50,8 @@ def folded(fold):
 
         def shared(offset, count, vocab, tokens=None):
             ahead = range(1 + offset, 1 + offset + count)
-            return torch.cat([inner.shared([fold(p + a) for p in positions], 0, 1, vocab, tokens) for a in ahead], dim=1)
+            others = [CounterRoundRng(inner, [fold(p + a) - 1 for p in positions]) for a in ahead]
+            return torch.cat([other.shared(0, 1, vocab, tokens) for other in others], dim=1)
 
         rng.shared = shared
         return rng
@@ -88,13 +89,13 @@ class EasyCoupled(Coupled, name="coupled"):
         noise = rng.shared(0, tree.max_depth + 1, target_logp.shape[-1])
         scores = target_logp.log_softmax(-1) + noise[torch.arange(tree.rows).unsqueeze(1), tree.depths]
 
-        def choose(row, node, depth):
-            best = int(scores[row, node].argmax())
-            tokens = [tree.host.tokens[row][child] for child in tree.children[row][node]]
-            near = [t for t in tokens if scores[row, node, t] > scores[row, node, best] - math.log(self.factor)]
-            return near[0] if near else best
-
-        return follow(tree, choose)
+        choices = scores.argmax(-1)
+        for row, children in enumerate(tree.children):
+            for node, below in enumerate(children):
+                least = scores[row, node].max() - math.log(self.factor)
+                near = [token for child in below if scores[row, node, token := tree.host.tokens[row][child]] > least]
+                choices[row, node] = near[0] if near else choices[row, node]
+        return follow_table(tree, choices)
 
 
 def sorted_siblings(tree):
@@ -115,7 +116,7 @@ def sorted_siblings(tree):
         depths=tree.depths[row, order],
         valid=tree.valid[row, order],
         ancestors=tree.ancestors[row[..., None], order[:, :, None], order[:, None]],
-        draft_log_probs=draft,
+        ranking=lambda: draft,
     )
 
 

@@ -3,12 +3,13 @@
 import pytest
 import torch
 
+from draftwood.core.draws import Draw
 from draftwood.draft.adaptive.expand import GumbelExpander, SampledExpander
 from draftwood.draft.level import LevelDrafter
-from draftwood.draft.policies import ConstantBranching, IndependentChains, SharedNoiseBranching, StochasticBeam
+from draftwood.draft.policies import ConstantBranching, IndependentChains, StochasticBeam
 from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.settings import Sampling
-from draftwood.verify.coupled import Coupled, Greedy, matched_at_once
+from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive
 from draftwood.verify.traversal import Traversal
 from tests.helpers import begin, best_first, sampler_of
@@ -25,7 +26,7 @@ def drafters(runner):
         "rsd-c": LevelDrafter(runner, ConstantBranching((3, 2, 1))),
         "rsd-s": LevelDrafter(runner, StochasticBeam(4, 3)),
         "iid": LevelDrafter(runner, IndependentChains(3, 3)),
-        "shared": LevelDrafter(runner, SharedNoiseBranching((2, 2))),
+        "shared": LevelDrafter(runner, ConstantBranching((2, 2), Draw.SHARED_NOISE)),
         "best-first": best_first(runner, GumbelExpander(6), nodes=9, width=3, depth=4),
         "dynamic": best_first(runner, SampledExpander(2), nodes=9, width=3, depth=4),
     }
@@ -89,7 +90,6 @@ def test_matching_equals_its_twin(name, temperature):
         tree, logp, rng = drafted(name, seed=seed, temperature=temperature)
         ours = verdicts((Coupled() if temperature else Greedy()).verify(tree, logp, rng))
         noise = rng.shared(0, tree.max_depth + 1, VOCAB)
-        assert verdicts(matched_at_once(tree, logp, noise)) == ours  # as accelerators do it
         for row in range(ROWS):
 
             def choose(node, row=row, noise=noise):

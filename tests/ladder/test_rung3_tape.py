@@ -263,7 +263,7 @@ def other_temperature(tree, factor=0.7):
     """Record another distribution than the one that was drawn from."""
     if (logp := tree.draft_logp) is None:
         return tree
-    return replace(tree, draft_log_probs=Distributions(logp=(logp * factor).log_softmax(-1), vocab=logp.shape[-1]))
+    return replace(tree, ranking=lambda: Distributions(logp=(logp * factor).log_softmax(-1), vocab=logp.shape[-1]))
 
 
 def end_at_unlikely(tree):

@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import draftwood
 from draftwood.core.errors import ModelError, PairingError
+from draftwood.core.scores import dense
 from draftwood.loading.drafts import load_published
 from draftwood.loading.published_configs import published_format
 from draftwood.runners.factory import make_runners
@@ -64,7 +65,9 @@ def our_logits(folder, backend="torch", batch=False):
         for depth in range(depths):
             tokens = torch.tensor([[TOKENS[anchor + depth]] for anchor in anchors])
             seen = torch.ones(len(anchors), 1, depth + 1, dtype=torch.bool)
-            levels.append(runner.extend(tokens, torch.full_like(tokens, depth), seen).dense(runner.vocab_size)[:, 0])
+            made = runner.extend(tokens, torch.full_like(tokens, depth), seen)
+            logits = made.logits if made.tokens is None else dense(made.logits, made.tokens, runner.vocab_size)
+            levels.append(logits[:, 0])
         found += torch.stack(levels, dim=1)
     return torch.stack(found)[:, :, drafter.draft_tokens]
 

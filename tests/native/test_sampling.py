@@ -9,11 +9,12 @@ from draftwood.draft.none import root_alone
 from draftwood.native import sampling as native
 from draftwood.native.library import library
 from draftwood.sampling.best import best_tokens
-from draftwood.sampling.counter_rng import CounterRng
+from draftwood.sampling.counter_rng import CounterRng, CounterRoundRng
 from draftwood.sampling.counters import exponential, token_bases
 from draftwood.sampling.settings import Sampling
 from draftwood.sampling.truncation import Truncation
-from draftwood.verify.coupled import matched
+from draftwood.verify.coupled import Coupled
+from draftwood.verify.sparse import verify
 from tests.verify.test_union import texts
 
 CUTS = [
@@ -65,14 +66,14 @@ def compare(scores, rng, cut, monkeypatch, *, ties):
     log_probs, tree = Pending(scores=scores, cuts=[cut] * 2, vocab=vocab), root_alone([0] * len(scores))
     one = Pending(scores=scores[:, 1:2], cuts=[cut] * 2, vocab=vocab)
     found = best_tokens(log_probs, rng, 2, 4)
-    chosen = matched(tree, one, rng).next_tokens[1]  # of a node with possible tokens
+    chosen = verify(Coupled(), tree, one, rng).next_tokens[1]  # of a node with possible tokens
     monkeypatch.setattr(native, "runs", lambda scores: False)
     wanted = best_tokens(log_probs, rng, 2, 4)
     np.testing.assert_allclose(found.likeliest, wanted.likeliest, atol=1e-5, rtol=1e-5)
     np.testing.assert_allclose(found.scores, wanted.scores, atol=1e-5, rtol=1e-5)
     if not ties:
         assert np.array_equal(found.tokens, wanted.tokens)
-        assert chosen == matched(tree, one, rng).next_tokens[1]
+        assert chosen == verify(Coupled(), tree, one, rng).next_tokens[1]
 
 
 def test_a_token_that_is_chosen_has_a_probability():
@@ -81,7 +82,7 @@ def test_a_token_that_is_chosen_has_a_probability():
     scores[..., ::15] = 0.0
     for share in (1 / 7, 2 / 7, 0.5, 6 / 7):
         log_probs, tree = Pending(scores=scores, cuts=[Truncation(0, share)], vocab=100), root_alone([0])
-        chosen = {matched(tree, log_probs, CounterRng([seed]).at([3])).next_tokens[0] for seed in range(200)}
+        chosen = {verify(Coupled(), tree, log_probs, CounterRng([seed]).at([3])).next_tokens[0] for seed in range(200)}
         assert chosen == set((log_probs.settled.dense()[0, 0] > -torch.inf).nonzero().flatten().tolist())
 
 
@@ -108,6 +109,6 @@ def test_texts_are_the_same_with_and_without_the_library(case, cuts, monkeypatch
     assert texts(case, setting) == found
     monkeypatch.setattr(native, "_library", lambda: None)
     assert texts(case, setting) == found
-    shift = CounterRng.shared_keys
-    monkeypatch.setattr(CounterRng, "shared_keys", lambda rng, starts, offset, count: shift(rng, starts, offset + 1, count))
+    shift = CounterRoundRng.shared_keys
+    monkeypatch.setattr(CounterRoundRng, "shared_keys", lambda rng, offset, count: shift(rng, offset + 1, count))
     assert texts(case, setting) != found  # a control: noise of other positions

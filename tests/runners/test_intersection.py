@@ -56,7 +56,7 @@ def unrestricted(tree):
     """The draft's distribution over all of its tokens, as if a quarter of it were on tokens of its own."""
     if (logp := tree.draft_logp) is None:
         return tree
-    return replace(tree, draft_log_probs=Distributions(logp=logp + torch.tensor(0.75).log(), vocab=logp.shape[-1]))
+    return replace(tree, ranking=lambda: Distributions(logp=logp + torch.tensor(0.75).log(), vocab=logp.shape[-1]))
 
 
 def test_control_a_distribution_that_is_not_restricted_is_seen():

@@ -18,7 +18,7 @@ from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.settings import Sampling
 from draftwood.sampling.truncation import Truncation
 from draftwood.verify import sparse
-from draftwood.verify.coupled import Coupled, Greedy, matched, matched_at_once
+from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive
 from tests.differences import difference
 from tests.helpers import decoder, tiny_gpt, tiny_runner
@@ -89,7 +89,7 @@ def test_the_draft_may_say_what_the_target_cannot():
         rng = CounterRng([seed]).at([1])
         builder = TreeBuilder([0])
         builder.add(rng.ordered(draft.dense(), 3, 0, 1)[:, 0].tolist(), [[0, 0, 0]])
-        tree = builder.build(branching=3, draw=Draw.WITHOUT_REPLACEMENT, draft_log_probs=draft)
+        tree = builder.build(branching=3, draw=Draw.WITHOUT_REPLACEMENT, ranking=lambda: draft)
         one = Recursive().verify(tree, target.settled.dense(), rng)
         other = sparse.verify(Recursive(), tree, target, rng)
         assert one == other
@@ -108,6 +108,11 @@ def test_distributions_over_named_tokens_are_the_distributions_over_all():
     assert difference(total, torch.ones_like(total)) < 1e-6
     joined = Distributions.joined([log_probs, log_probs.at([1])])
     assert torch.equal(joined.dense(), torch.cat([log_probs.dense(), log_probs.dense()[:, 1:2]], dim=1))
+    narrow = Distributions(logp=torch.tensor([[[-0.5, -1.0]]]), tokens=torch.tensor([[[0, 7]]]), vocab=50)
+    wide = Distributions(logp=values[:1].log_softmax(-1), tokens=tokens[:1], vocab=50)
+    padded = Distributions.joined([narrow, wide])
+    assert torch.equal(padded.dense()[:, :1], narrow.dense())  # padding hides no token
+    assert torch.equal(padded.probs([0], [0]), narrow.dense()[0].exp())
 
 
 def test_verifiers_of_the_best_token_take_scores_and_no_distribution_is_made():
@@ -125,18 +130,15 @@ def test_verifiers_of_the_best_token_take_scores_and_no_distribution_is_made():
     assert torch.allclose(shifted.settled.logp, logp, atol=1e-6)
 
 
-@pytest.mark.parametrize("match", [matched, matched_at_once])
 @pytest.mark.parametrize("native", [True, False])
-def test_noise_keeps_its_digits_next_to_large_scores(match, native, monkeypatch):
+def test_noise_keeps_its_digits_next_to_large_scores(native, monkeypatch):
     """As a large bias or a very low temperature makes them."""
     if not native:
         monkeypatch.setattr("draftwood.native.sampling.runs", lambda scores: False)
     scores = torch.tensor([1e7, -torch.inf, 1e7, 1e7 - 2.0]).expand(1, 1, 4)
-    tree = root_alone([1])
-    given = Pending(scores=scores, cuts=[None], vocab=4) if match is matched else scores
+    tree, given = root_alone([1]), Pending(scores=scores, cuts=[None], vocab=4)
     rngs = [CounterRng([seed]).at([4]) for seed in range(4000)]
-    noises = rngs if match is matched else [rng.shared(0, 1, 4) for rng in rngs]
-    chosen = Counter(match(tree, given, noise).next_tokens[0] for noise in noises)
+    chosen = Counter(sparse.verify(Coupled(), tree, given, rng).next_tokens[0] for rng in rngs)
     share = 1.0 / (2.0 + math.exp(-2.0))
     assert abs(chosen[0] / 4000 - share) < 0.03
     assert abs(chosen[2] / 4000 - share) < 0.03

@@ -74,7 +74,7 @@ class Distributions:
         probs = lines_at(self.logp, rows, nodes).exp()
         if self.tokens is None:
             return probs
-        return probs.new_zeros(len(probs), self.vocab).scatter_add_(1, lines_at(self.tokens, rows, nodes), probs)
+        return probs.new_zeros(len(probs), self.vocab).scatter_(1, lines_at(self.tokens, rows, nodes), probs)
 
     def at(self, nodes: Sequence[int]) -> Distributions:
         """The distributions of some nodes."""
@@ -100,14 +100,15 @@ class Distributions:
     def joined(parts: Sequence[Distributions]) -> Distributions:
         """The nodes of all parts, in order."""
         widest = max(part.logp.shape[-1] for part in parts)
-        logp = torch.cat([_padded(part.logp, widest, -torch.inf) for part in parts], dim=1)
-        tokens = [_padded(part.tokens, widest, 0) for part in parts if part.tokens is not None]
+        logp = torch.cat([_padded(part.logp, widest) for part in parts], dim=1)
+        tokens = [_padded(part.tokens, widest) for part in parts if part.tokens is not None]
         return Distributions(logp=logp, tokens=torch.cat(tokens, dim=1) if tokens else None, vocab=parts[0].vocab)
 
 
-def _padded(values: Tensor, width: int, value: int | float) -> Tensor:
+def _padded(values: Tensor, width: int) -> Tensor:
+    """The last column is repeated: a token that is listed twice has one probability."""
     missing = width - values.shape[-1]
-    return torch.nn.functional.pad(values, (0, missing), value=value) if missing else values
+    return torch.cat([values, values[..., -1:].expand(*values.shape[:-1], missing)], dim=-1) if missing else values
 
 
 @final

@@ -39,10 +39,6 @@ class Scores:
     tokens: Int[Tensor, "scored"] | None = None
     peaks: Peaks | None = None
 
-    def dense(self, vocab: int) -> Float[Tensor, "row node _"]:
-        """The logits over a vocabulary; -inf for tokens that have none."""
-        return self.logits if self.tokens is None else dense(self.logits, self.tokens, vocab)
-
 
 def dense(values: Float[Tensor, "row node n"], tokens: Int[Tensor, "n"], vocab: int) -> Float[Tensor, "row node _"]:
     """Values over a vocabulary; -inf except at ``tokens``."""

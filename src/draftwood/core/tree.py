@@ -36,9 +36,8 @@ class DraftTree:
         ancestors: ``[row, i, j]`` is True when ``j`` is ``i`` or one of its ancestors.
         branching: the largest number of children that a node may have.
         draw: how siblings were chosen.
-        draft_log_probs: the draft's distributions at the inner nodes, which come first; None if no verifier needs them.
-        ranking: returns the distributions that ranked the children, at the same nodes, where no verifier needs them; None
-            without a draft model. Calling it may copy them.
+        ranking: returns the draft's distributions at the inner nodes, which come first; None without a draft model. Calling
+            it may copy them.
         stop: why the tree is not larger, in a few words; None for a fixed shape.
         error: what ended the growth of the tree; None if nothing went wrong.
     """
@@ -50,12 +49,17 @@ class DraftTree:
     ancestors: Bool[np.ndarray, "row node node"]
     branching: int
     draw: Draw
-    draft_log_probs: Distributions | None = None
     ranking: Callable[[], Distributions] | None = None
     stop: str | None = None
     error: Exception | None = None
 
-    @property
+    @cached_property
+    def draft_log_probs(self) -> Distributions | None:
+        """The distributions that children were drawn from; None of others, which no verifier needs."""
+        drawn = self.draw in (Draw.WITHOUT_REPLACEMENT, Draw.INDEPENDENT)
+        return self.ranking() if drawn and self.ranking is not None else None
+
+    @cached_property
     def draft_logp(self) -> Float[Tensor, "row inner vocab"] | None:
         """The draft's log-probabilities over the whole vocabulary."""
         return None if self.draft_log_probs is None else self.draft_log_probs.dense()
@@ -202,7 +206,6 @@ class TreeBuilder:
         *,
         branching: int,
         draw: Draw,
-        draft_log_probs: Distributions | None = None,
         ranking: Callable[[], Distributions] | None = None,
         stop: str | None = None,
         error: Exception | None = None,
@@ -217,7 +220,6 @@ class TreeBuilder:
             ancestors=ancestors,
             branching=branching,
             draw=draw,
-            draft_log_probs=draft_log_probs,
             ranking=ranking,
             stop=stop,
             error=error,

@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.core.draws import Draw
@@ -65,8 +65,8 @@ class BlockChain:
             self._scored = True
         except Exception as error:
             return root_alone(root, FAILED, error)
-        tokens = _choose_tokens(_mask_limits(log_probs.dense(), limits), rng, greedy=sampler.greedy)
-        chains = tokens.tolist()  # host sync
+        logp = _mask_limits(log_probs.dense(), limits)
+        chains = rng.ordered(logp, 1, 0, logp.shape[1]).squeeze(-1).tolist()  # host sync
         lengths = [_length(chain, row.stops) for chain, row in zip(chains, sampler.rows, strict=True)]
         return _chain(root, chains, lengths, log_probs, certain=sampler.greedy)
 
@@ -87,14 +87,6 @@ def _mask_limits(logp: Float[Tensor, "row depth vocab"], limits: Sequence[int]) 
     return logp.masked_fill(beyond.unsqueeze(-1), -torch.inf)
 
 
-def _choose_tokens(logp: Float[Tensor, "row depth vocab"], rng: RoundRng, *, greedy: bool) -> Int[Tensor, "row depth"]:
-    """One token per depth, -1 where no token is possible."""
-    if not greedy:
-        return rng.ordered(logp, 1, 0, logp.shape[1]).squeeze(-1)
-    best = logp.max(dim=-1)
-    return torch.where(best.values > -torch.inf, best.indices, -1)
-
-
 def _length(tokens: list[int], stops: frozenset[int]) -> int:
     """Number of tokens before the first -1, and up to the first token that ends the text."""
     real = sum(1 for _ in takewhile(lambda token: token >= 0, tokens))
@@ -112,6 +104,5 @@ def _chain(
     return builder.build(
         branching=1,
         draw=Draw.POINT_MASS if certain else Draw.WITHOUT_REPLACEMENT,
-        draft_log_probs=None if certain or not depth else log_probs.at(range(depth)),
-        ranking=partial(log_probs.at, range(depth)) if certain and depth else None,
+        ranking=partial(log_probs.at, range(depth)) if depth else None,
     )

@@ -126,13 +126,10 @@ class LevelDrafter:
             if max(map(max, drafted)) < 0:
                 stop = "no token is left possible"
                 break
-        certain = sampler.greedy
-        keeps_log_probs = bool(scores) and not certain and self.draw is not Draw.SHARED_NOISE
         return builder.build(
             branching=self.policy.branching,
-            draw=Draw.POINT_MASS if certain else self.draw,
-            draft_log_probs=_joined(scores) if keeps_log_probs else None,
-            ranking=partial(_joined, scores) if scores and not keeps_log_probs else None,
+            draw=Draw.POINT_MASS if sampler.greedy else self.draw,
+            ranking=partial(_joined, scores) if scores else None,
             stop=stop,
             error=failure,
         )

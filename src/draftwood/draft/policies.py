@@ -41,21 +41,28 @@ class IndependentChains:
 
 @final
 class ConstantBranching:
-    """RSD-C: every node of depth ``l`` gets ``branching[l]`` children, drawn without replacement by Gumbel-top-k.
+    """Every node of depth ``l`` gets ``branching[l]`` children.
 
-    Source: arXiv 2402.14160, algorithm 3. A chain is branching 1.
+    RSD-C (arXiv 2402.14160, algorithm 3) draws them without replacement, by Gumbel-top-k. A chain is branching 1. With
+    shared noise they are those of the highest scores under the target's own noise.
     """
 
-    draw = Draw.WITHOUT_REPLACEMENT
-
-    def __init__(self, branching: tuple[int, ...]) -> None:
+    def __init__(self, branching: tuple[int, ...], draw: Draw = Draw.WITHOUT_REPLACEMENT) -> None:
+        self.draw = draw
         self._branching = branching
         self.widths = tuple(accumulate(branching, mul))
         self.branching = max(branching)
         self.name = "chain" if self.branching == 1 else "rsd-c"
+        if draw is Draw.SHARED_NOISE:
+            self.name = "shared-noise"
 
     def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
-        return level.below_each(rng.ordered(logp, self._branching[level.depth], level.first, level.of))
+        count = self._branching[level.depth]
+        if self.draw is not Draw.SHARED_NOISE:
+            return level.below_each(rng.ordered(logp, count, level.first, level.of))
+        scores = Pending(scores=logp, cuts=[None] * len(logp), vocab=logp.shape[-1])
+        best = best_tokens(scores, rng, level.depth, count)
+        return level.below_each(torch.as_tensor(best.tokens, device=logp.device))
 
 
 @final
@@ -84,21 +91,3 @@ class StochasticBeam:
             )
         tokens = torch.where(beam.phi > -torch.inf, beam.tokens, -1)
         return level.below(tokens, beam.parents, beam.phi, beam.times)
-
-
-@final
-class SharedNoiseBranching:
-    """Every node of depth ``l`` gets the ``branching[l]`` children of the highest scores under the target's own noise."""
-
-    name = "shared-noise"
-    draw = Draw.SHARED_NOISE
-
-    def __init__(self, branching: tuple[int, ...]) -> None:
-        self._branching = branching
-        self.widths = tuple(accumulate(branching, mul))
-        self.branching = max(branching)
-
-    def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
-        scores = Pending(scores=logp, cuts=[None] * len(logp), vocab=logp.shape[-1])
-        best = best_tokens(scores, rng, level.depth, self._branching[level.depth])
-        return level.below_each(torch.as_tensor(best.tokens, device=logp.device))

@@ -25,7 +25,7 @@ from draftwood.draft.block import BlockChain
 from draftwood.draft.level import LevelDrafter, LevelPolicy
 from draftwood.draft.ngram_index import ngram
 from draftwood.draft.none import NoDraft
-from draftwood.draft.policies import ConstantBranching, IndependentChains, SharedNoiseBranching, StochasticBeam
+from draftwood.draft.policies import ConstantBranching, IndependentChains, StochasticBeam
 from draftwood.runners.protocols import BlockRunner, Runner
 from draftwood.verify import Verifier
 from draftwood.verify.coupled import Coupled, Greedy
@@ -109,7 +109,7 @@ def build(
 
 def _shared_noise(args: BuildArgs) -> Drafter:
     if isinstance(args.shape, Branching):
-        return levels(lambda shape: SharedNoiseBranching(shape.counts))(args)
+        return levels(lambda shape: ConstantBranching(shape.counts, Draw.SHARED_NOISE))(args)
     if args.shape is None and args.method.nodes is None:
         return _adaptive(args)
     return BestFirstDrafter(LevelGrower(args.runner, GumbelExpander(constants.CHILDREN), _tree_shape(args)))

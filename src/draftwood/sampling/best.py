@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
-from typing import NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,13 +11,11 @@ from jaxtyping import Float, Int
 
 from draftwood.core.log_probs import Pending, best_alone
 from draftwood.core.rng import RoundRng, drawing_space
+from draftwood.core.rounds import Verdict
 from draftwood.core.tree import DraftTree
 from draftwood.native import sampling as native
 from draftwood.sampling.counter_rng import CounterRoundRng
 from draftwood.sampling.counters import token_bases
-
-Choose: TypeAlias = Callable[[int, int, int], int]
-"""The target's choice of a token, given the row, the node and the node's depth."""
 
 
 class Best(NamedTuple):
@@ -64,30 +61,14 @@ def best_tokens(pending: Pending, rng: RoundRng, depth: int, count: int, *, weig
     return Best(chosen.cpu().numpy(), found.cpu().numpy(), logp.amax(dim=-1).cpu().numpy())
 
 
-def follow_best(tree: DraftTree, target: Pending, rng: RoundRng | None) -> tuple[list[list[int]], list[int]] | None:
-    """:func:`draftwood.native.sampling.follow`; None where the library does not take the scores or the noise."""
+def follow_best(tree: DraftTree, target: Pending, rng: RoundRng | None) -> Verdict | None:
+    """The path of the best tokens, of which the nodes alone are read; None where the library does not take the scores or the
+    noise. Without ``rng`` there is no noise."""
     if not native.runs(target.scores) or not (rng is None or isinstance(rng, CounterRoundRng)):
         return None
     keys = None if rng is None else rng.shared_keys(0, tree.max_depth + 1)
     if keys is not None and best_alone in target.cuts:
         keys = np.where([[cut is best_alone] for cut in target.cuts], 0, keys)
     cuts = [None if cut is best_alone else cut for cut in target.cuts]
-    return native.follow(target.scores, cuts, keys, token_bases(target.vocab, target.scores.device), tree)
-
-
-def chooser(target: Pending, rng: RoundRng | None) -> Choose:
-    """The choice of the token with the highest sum of log-probability and noise at a node on the host; None is no noise."""
-    noise_of_all = cache(lambda depth: None if rng is None else rng.shared(depth, 1, target.vocab))
-
-    def choose(row: int, node: int, depth: int) -> int:
-        values, tokens = target.possible(row, node)
-        if tokens is not None and len(tokens) == 1:
-            return int(tokens)
-        line = values.detach().numpy()
-        noise = noise_of_all(depth) if rng is None or tokens is None else rng.shared(depth, 1, target.vocab, tokens)
-        if noise is not None:  # added to large scores, it would lose its digits
-            line = line - line.max() + noise[row, 0].detach().numpy()
-        best = int(line.argmax())
-        return best if tokens is None else int(tokens[best])
-
-    return choose
+    paths, last = native.follow(target.scores, cuts, keys, token_bases(target.vocab, target.scores.device), tree)
+    return Verdict(paths=paths, next_tokens=last)

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core.errors import ConfigError
+from draftwood.core.checks import integer
 from draftwood.core.rng import Beam
 from draftwood.core.settings import MAX_SEED
 from draftwood.sampling.counters import STEP, Counters, exponential, mix, token_bases, uniform_one
@@ -37,17 +37,6 @@ class Stream(IntEnum):
     TOKEN = 2
     SHARED = 3
     PATH = 4
-
-
-def keys_tensor(keys: Counters, device: torch.device) -> Int[Tensor, "row slot 1"]:
-    """Keys as a tensor on a device, for :func:`draftwood.sampling.counters.exponential`."""
-    return torch.from_numpy(keys.view(np.int64)).to(device).unsqueeze(-1)
-
-
-def check_seed(seed: int) -> None:
-    """Raise a ConfigError for a seed that is not in ``[0, 2**63)``."""
-    if not 0 <= seed <= MAX_SEED:
-        raise ConfigError(f"seed {seed} is out of range: give an integer from 0 to {MAX_SEED}")
 
 
 @final
@@ -67,7 +56,7 @@ class CounterRng:
         self, seeds: Sequence[int], device: torch.device | str = "cpu", *, greedy: bool | Sequence[bool] = False
     ) -> None:
         for seed in seeds:
-            check_seed(seed)
+            integer("seed", seed, 0, MAX_SEED)
         self.seeds = list(seeds)
         self.device = torch.device(device)
         self.greedy = [greedy] * len(self.seeds) if isinstance(greedy, bool) else list(greedy)
@@ -82,32 +71,6 @@ class CounterRng:
     def at(self, positions: Sequence[int]) -> CounterRoundRng:
         """The choices of the round whose roots have these text positions (0-based), one per row."""
         return CounterRoundRng(self, positions)
-
-    def shared(
-        self, starts: Sequence[int], offset: int, count: int, vocab: int, tokens: Int[Tensor, "n"] | None = None
-    ) -> Float[Tensor, "row count _"]:
-        """Gumbel noise of ``count`` text positions, the first of them ``offset`` after ``starts``; zero in greedy rows.
-
-        Noise belongs to the position, not to the round. Noise made for ``tokens`` only may differ in the rounding of its
-        logarithms.
-        """
-        bases = token_bases(vocab, self.device)
-        noisy = [row for row, one in enumerate(self.greedy) if not one]
-        keys = keys_tensor(self.shared_keys(starts, offset, count)[noisy], self.device)
-        made = exponential(keys, bases if tokens is None else bases[tokens], torch.float32).log_().neg_()
-        if len(noisy) == len(starts):
-            return made
-        found = made.new_zeros(len(starts), *made.shape[1:])
-        found[noisy] = made
-        return found
-
-    def shared_keys(self, starts: Sequence[int], offset: int, count: int) -> Counters:
-        """The keys of :meth:`shared`, ``[row, count]``; 0 in greedy rows."""
-        steps: Counters = np.arange(offset, offset + count, dtype=np.uint64)
-        positions: Counters = (np.asarray(starts, dtype=np.uint64)[:, None] + steps) * STEP
-        keys = mix(self.streams[:, Stream.SHARED, None] + positions)
-        keys[self.greedy] = 0
-        return keys
 
 
 @final
@@ -137,7 +100,7 @@ class CounterRoundRng:
     def _keys(self, stream: Stream, first: int, count: int) -> Int[Tensor, "row slot 1"]:
         slots: Counters = np.arange(first + 1, first + count + 1, dtype=np.uint64) * STEP
         roots: Counters = self._roots[:, stream, None]
-        return keys_tensor(mix(roots + slots), self._device)
+        return torch.from_numpy(mix(roots + slots).view(np.int64)).to(self._device).unsqueeze(-1)
 
     def _exponential(self, first: int, count: int, log_q: Tensor) -> Float[Tensor, "row count vocab"]:
         keys, bases = self._keys(Stream.DRAFT, first, count), token_bases(log_q.shape[-1], self._device)
@@ -219,15 +182,30 @@ class CounterRoundRng:
         if self._greedy:
             return None
         if self._shared is None or self._shared.shape[1] < offset + count:
-            made = self._rng.shared_keys(self._starts, 0, max(offset + count, _AHEAD))
-            self._shared = made.view(np.int64)
+            steps: Counters = np.arange(max(offset + count, _AHEAD), dtype=np.uint64)
+            positions: Counters = (np.asarray(self._starts, dtype=np.uint64)[:, None] + steps) * STEP
+            keys = mix(self._rng.streams[:, Stream.SHARED, None] + positions)
+            keys[self._rng.greedy] = 0
+            self._shared = keys.view(np.int64)
         return self._shared[:, offset : offset + count]
 
     def shared(self, offset: int, count: int, vocab: int, tokens: Tensor | None = None) -> Tensor | None:
-        if self._greedy:
+        """As :meth:`draftwood.core.rng.RoundRng.shared`.
+
+        Noise belongs to the position, not to the round. Noise made for ``tokens`` only may differ in the rounding of its
+        logarithms.
+        """
+        if (keys := self.shared_keys(offset, count)) is None:
             return None
-        noise: Tensor = self._rng.shared(self._starts, offset, count, vocab, tokens)
-        return noise
+        bases = token_bases(vocab, self._device)
+        noisy = [row for row, greedy in enumerate(self._rng.greedy) if not greedy]
+        given = torch.from_numpy(keys[noisy]).to(self._device).unsqueeze(-1)
+        made: Tensor = exponential(given, bases if tokens is None else bases[tokens], torch.float32).log_().neg_()
+        if len(noisy) == len(keys):
+            return made
+        found: Tensor = made.new_zeros(len(keys), *made.shape[1:])
+        found[noisy] = made
+        return found
 
 
 def _race(

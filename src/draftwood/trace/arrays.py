@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core.draws import Draw
 from draftwood.core.log_probs import Distributions
 from draftwood.core.rounds import Round
 from draftwood.trace.records import Distribution
@@ -112,10 +111,7 @@ class RoundArrays:
         self.target: Float[Tensor, "row node n"] = values if values.dtype == torch.float64 else values.float()
         scores = argmax and self.columns is None
         self.norm = self.target.logsumexp(dim=-1) if scores else torch.zeros(()).expand(self.target.shape[:2])
-        tree = made.tree
-        self.draft: Distributions | None = tree.draft_log_probs
-        if self.draft is None and tree.ranking is not None:
-            self.draft = tree.ranking()
+        self.draft: Distributions | None = None if made.tree.ranking is None else made.tree.ranking()
 
     def target_distributions(self, row: int, count: int) -> list[Distribution]:
         """At every node of a row."""
@@ -155,16 +151,8 @@ class RoundArrays:
 
     def proposal_vector(self, row: int, node: int) -> Vector | None:
         """The draft's probabilities at a node, over the columns; None where children are certain."""
-        found = self.tree.draft_log_probs
-        if found is None or self.tree.draw is Draw.POINT_MASS:
-            return None
-        at = min(node, found.logp.shape[1] - 1)
-        if found.tokens is None:
-            return _probs(found.logp[row, at])
-        own, probs = np.zeros(found.vocab), _probs(found.logp[row, at])
-        possible = probs > 0.0  # padding repeats a token
-        own[found.tokens[row, at].cpu().numpy()[possible]] = probs[possible]
-        return own
+        found = self.tree.draft_logp
+        return None if found is None else _probs(found[row, min(node, found.shape[1] - 1)])
 
     def distribution(self, vectors: list[Vector], count: int) -> list[Distribution]:
         """The likeliest tokens of vectors over the columns."""

@@ -14,77 +14,41 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core.log_probs import Pending
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Verdict
-from draftwood.core.tree import DraftTree, HostTree
-from draftwood.sampling.best import Choose, chooser, follow_best
+from draftwood.core.tree import DraftTree
 from draftwood.verify import Known
 
 
-def follow(tree: DraftTree, choose: Choose) -> Verdict:
+def follow_table(tree: DraftTree, choice: Int[np.ndarray | Tensor, "row node"]) -> Verdict:
     """Keep the longest path on which every token is the choice at its parent; the next token is the choice at its end.
 
-    ``choose`` is called for the nodes on matching paths only.
+    ``choice`` has the choices at all nodes (one host sync).
     """
-    walks = [_walk(tree.host, row, choose, 0, 0) for row in range(tree.rows)]
-    return Verdict(paths=[path for path, _ in walks], next_tokens=[token for _, token in walks])
-
-
-def follow_table(tree: DraftTree, choice: Int[np.ndarray | Tensor, "row node"]) -> Verdict:
-    """:func:`follow` with the choices at all nodes given as a table (one host sync)."""
     picks: list[list[int]] = choice.tolist()
     if tree.size == 1:
         return Verdict(paths=[[] for _ in picks], next_tokens=[token for [token] in picks])
-    return follow(tree, lambda row, node, _depth: picks[row][node])
+    walks = [_walk(*row, picks[number], 0) for number, row in enumerate(zip(*tree.host, strict=True))]
+    return Verdict(paths=[path for path, _ in walks], next_tokens=[token for _, token in walks])
 
 
-def _walk(tree: HostTree, row: int, choose: Choose, node: int, depth: int) -> tuple[list[int], int]:
-    """The longest matching path below a node, and the choice at its end.
+def _walk(tokens: list[int], parents: list[int], valid: list[bool], picks: list[int], node: int) -> tuple[list[int], int]:
+    """The longest matching path below a node of a row, and the choice at its end.
 
     Siblings drawn independently may hold the same token. Then the one with the longest path is taken, the first if several.
     """
     path: list[int] = []
-    tokens, parents, valid = tree.tokens[row], tree.parents[row], tree.valid[row]
     while True:
-        chosen = choose(row, node, depth + len(path))
-        after = range(node + 1, len(tokens))
+        chosen, after = picks[node], range(node + 1, len(tokens))
         matching = [child for child in after if parents[child] == node and tokens[child] == chosen and valid[child]]
         if not matching:
             return path, chosen
         if len(matching) > 1:
-            walks = [(child, *_walk(tree, row, choose, child, depth + len(path) + 1)) for child in matching]
+            walks = [(child, *_walk(tokens, parents, valid, picks, child)) for child in matching]
             child, rest, chosen = max(walks, key=lambda walk: len(walk[1]))
             return [*path, child, *rest], chosen
         node = matching[0]
         path.append(node)
-
-
-def matched(tree: DraftTree, target: Pending, rng: RoundRng | None) -> Verdict:
-    """Follow the token with the best sum of its score and the shared noise of the node's depth; None for no noise.
-
-    On the host only the nodes of the path are read, in one call of the native library where it takes them. On an accelerator
-    no row may have a cut, or all have temperature 0.
-    """
-    if not target.scores.is_cpu:
-        noise = None if rng is None else rng.shared(0, tree.max_depth + 1, target.vocab)
-        return matched_at_once(tree, target.scores, noise)
-    found = follow_best(tree, target, rng)
-    return follow(tree, chooser(target, rng)) if found is None else Verdict(paths=found[0], next_tokens=found[1])
-
-
-def matched_at_once(
-    tree: DraftTree, scores: Float[Tensor, "row node vocab"], noise: Float[Tensor, "row depth vocab"] | None
-) -> Verdict:
-    """:func:`matched` for an accelerator, given the noise: the choices at all nodes in one pass, and one host sync."""
-    if noise is not None:
-        rows = torch.arange(tree.rows, device=noise.device).unsqueeze(1)
-        scores = scores - scores.amax(dim=-1, keepdim=True) + noise[rows, torch.as_tensor(tree.depths, device=noise.device)]
-    return follow_table(tree, scores.argmax(dim=-1))
-
-
-def _match(tree: DraftTree, scores: Float[Tensor, "row node vocab"], rng: RoundRng | None) -> Verdict:
-    return matched(tree, Pending(scores=scores, cuts=[None] * tree.rows, vocab=scores.shape[-1]), rng)
 
 
 @final
@@ -96,7 +60,13 @@ class Coupled(Known, name="coupled"):
 
         ``target_logp`` may be known up to a constant of each node.
         """
-        return _match(tree, target_logp, rng)
+        noise = rng.shared(0, tree.max_depth + 1, target_logp.shape[-1])
+        if noise is None:
+            return follow_table(tree, target_logp.argmax(dim=-1))
+        rows = torch.arange(tree.rows, device=noise.device).unsqueeze(1)
+        noise = noise[rows, torch.as_tensor(tree.depths, device=noise.device)]
+        above = target_logp - target_logp.amax(dim=-1, keepdim=True)  # noise that is added to large scores loses its digits
+        return follow_table(tree, (above + noise).argmax(dim=-1))
 
 
 @final
@@ -105,4 +75,4 @@ class Greedy(Known, name="greedy"):
 
     def verify(self, tree: DraftTree, target_logp: Float[Tensor, "row node vocab"], rng: RoundRng) -> Verdict:
         """As :meth:`Coupled.verify` without noise; ``rng`` is not used."""
-        return _match(tree, target_logp, None)
+        return follow_table(tree, target_logp.argmax(dim=-1))

@@ -38,7 +38,7 @@ class SiblingProbs:
     def __init__(
         self, tree: DraftTree, rows: Sequence[int], nodes: Sequence[int], like: Float[Tensor, "parent vocab"]
     ) -> None:
-        draft = None if tree.draw is Draw.POINT_MASS else tree.draft_log_probs
+        draft = tree.draft_log_probs
         self._draw = Draw.POINT_MASS if draft is None else tree.draw
         self.total = like.new_ones(len(like), 1)
         if draft is None:

@@ -7,17 +7,19 @@ others keep their order, so draws from cumulative distributions give the same to
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core.log_probs import Distributions, Pending
+from draftwood.core.log_probs import Distributions, Pending, best_alone
 from draftwood.core.rng import RoundRng, SubsetRng
 from draftwood.core.rounds import Verdict
 from draftwood.core.tree import DraftTree
+from draftwood.sampling.best import follow_best
 from draftwood.verify import Verifier
-from draftwood.verify.coupled import Coupled, follow_table, matched
+from draftwood.verify.coupled import Coupled, follow_table
 
 
 def verify(verifier: Verifier, tree: DraftTree, target: Pending, rng: RoundRng) -> Verdict:
@@ -27,10 +29,14 @@ def verify(verifier: Verifier, tree: DraftTree, target: Pending, rng: RoundRng) 
     target or draft (one host sync). A verifier that reads the best token only is not called where only one is possible.
     """
     reads_argmax = verifier.reads == "argmax"
-    if reads_argmax and target.certain:
-        return matched(tree, target, None) if target.best is None else follow_table(tree, target.best)
-    if type(verifier) is Coupled and target.scores.is_cpu:
-        return matched(tree, target, rng)
+    certain = reads_argmax and target.certain
+    if certain and target.best is not None:
+        return follow_table(tree, target.best)
+    matches = certain or type(verifier) is Coupled
+    if matches and (found := follow_best(tree, target, None if certain else rng)) is not None:
+        return found
+    if certain:
+        return follow_table(tree, best_alone(target.scores)[1].squeeze(-1))
     smaller, target_logp, tokens = reduced(tree, target, scores=reads_argmax)
     if tokens is None:
         return verifier.verify(smaller, target_logp, rng)
@@ -58,7 +64,7 @@ def reduced(
     smaller = replace(
         tree,
         tokens=torch.searchsorted(tokens, drafted).cpu().numpy(),
-        draft_log_probs=None if draft is None else Distributions(logp=draft.on(tokens), vocab=len(tokens)),
+        ranking=None if draft is None else partial(Distributions, logp=draft.on(tokens), vocab=len(tokens)),
     )
     return smaller, settled.on(tokens), tokens
 

@@ -23,7 +23,7 @@ from typing import final
 
 import torch
 
-from draftwood.core.draws import DRAWS_WITH_LOG_PROBS, Draw
+from draftwood.core.draws import Draw
 from draftwood.core.log_probs import Distributions
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
@@ -143,14 +143,11 @@ class BestFirstDrafter:
                 numbers[candidate] = number
                 row.add(tree.tokens[candidate], numbers[tree.parents[candidate]])
         inner = 1 + max(max(row.parents) for row in builder.rows)
-        found = partial(_distributions, draft, inner) if draft.distributions else None
-        needed = self.draw in DRAWS_WITH_LOG_PROBS and not greedy
         children = 0 if self.grower is None else self.grower.expander.count
         return builder.build(
             branching=children + (self.lookup is not None),
             draw=Draw.POINT_MASS if greedy else self.draw,
-            draft_log_probs=found() if found is not None and needed else None,
-            ranking=None if needed else found,
+            ranking=partial(_distributions, draft, inner) if draft.distributions else None,
             stop=draft.stop,
         )
 
