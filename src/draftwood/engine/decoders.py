@@ -19,7 +19,6 @@ from draftwood.draft.adaptive.controllers import TRIAL, Controllers, CostTrial
 from draftwood.draft.adaptive.learnt import Knowledge
 from draftwood.engine.decode import Decoder
 from draftwood.engine.in_use import InUse
-from draftwood.engine.knowledge import Known
 from draftwood.engine.methods import build
 from draftwood.engine.prefixes import PrefixCache
 from draftwood.engine.requests import Request
@@ -79,10 +78,6 @@ class Decoders:
         if name not in self._controllers:  # of two threads that come here, one sets it
             self._controllers.setdefault(name, Controllers())
         return self._controllers[name]
-
-    def remember(self, known: Known) -> None:
-        """Write what was learnt since the start, if anything."""
-        known.keep(self.learnt)
 
     def of(self, method: Method, *, greedy: bool) -> Decoder:
         """A decoder for a method without ``auto``; raises what :func:`draftwood.engine.methods.build` raises."""

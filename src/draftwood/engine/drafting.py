@@ -114,7 +114,5 @@ class Drafting:
     def commit(self, this_round: Round) -> None:
         """End the round."""
         if self._works:
-            try:
+            with self.errors_cost_drafts():
                 self._drafter.commit(this_round)
-            except Exception as error:
-                self._stop(error)

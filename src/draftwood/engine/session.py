@@ -89,7 +89,7 @@ class Session(ABC):
         self._decoders = Decoders(self.target, self.draft, tokenizer=tokenizer, eos=self.eos, known=self.known.learnt)
         self._reuse = getattr(self.target, "same_bits", False)  # no text changes, and the engine's weights are its own
         if self.known.path is not None:  # written once, when the process ends or the session is gone
-            finalize(self, self._decoders.remember, self.known)
+            finalize(self, lambda known, decoders: known.keep(decoders.learnt), self.known, self._decoders)
         self._set_defaults()
 
     def __reduce__(self) -> NoReturn:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor
 
-from draftwood.core.draws import DRAWS_WITH_LOG_PROBS, Draw
+from draftwood.core.draws import Draw
 from draftwood.core.rounds import Round
 from draftwood.core.tree import DraftTree
 from draftwood.exactness.evidence import LIKELY, STAKES, of_events, of_mean, of_pairs, of_wealth, pit, ratios, wealth
@@ -25,24 +24,7 @@ from draftwood.trace.walks import WALKS
 
 DEEPEST: Final = 8  # deeper trials share one test
 LAST: Final = 4  # later siblings share one test
-RANDOM_DRAWS: Final = DRAWS_WITH_LOG_PROBS - {Draw.POINT_MASS}
-"""Draws that choose siblings at random from recorded distributions."""
 _MIN_MASS: Final = 1e-4  # probability that must remain after earlier siblings; below it rounding errors are too large
-
-
-@final
-@dataclass
-class Remembered:
-    """What a row's next round is compared with.
-
-    Attributes:
-        first, extra: PIT values of the first trial and of the token after the path.
-        origin: the distribution of the root's first drafted child, and its token.
-    """
-
-    first: float | None = None
-    extra: float | None = None
-    origin: tuple[Tensor, int] | None = None
 
 
 @final
@@ -61,30 +43,35 @@ class Rounds:
         self._pairs = defaultdict[str, list[tuple[float, float]]](list)  # independent ones
         self._reused = torch.zeros(len(STAKES), dtype=torch.float64)
         self._reuses = 0
-        self._before: dict[int, Remembered] = {}
+        self.start()
 
     def start(self) -> None:
         """Begin a new batch: its rows have no earlier rounds."""
-        self._before = {}
+        self._before, self._now = dict[tuple[str, int], Any](), dict[tuple[str, int], Any]()  # by test and row
 
     def add(self, this_round: Round, rows: Sequence[int]) -> None:
-        """Add one round, and the numbers of its rows in the batch."""
+        """Add one round, and the numbers of its rows in the batch. A row takes part in every round until its text ends."""
+        self._before, self._now = self._now, {}
         with torch.inference_mode():
             for rank, value in drafted(this_round.tree, self._generator):
                 self._values[f"drafted, sibling {min(rank, LAST)}"].append(value)
-            now = [Remembered() for _ in rows]
-            self._origins(this_round.tree, rows, now)
+            self._origins(this_round.tree, rows)
             if self._verifier in WALKS:
-                self._verdicts(this_round, rows, now)
-        self._before.update(zip(rows, now, strict=True))
+                self._verdicts(this_round, rows)
 
-    def _verdicts(self, this_round: Round, rows: Sequence[int], now: Sequence[Remembered]) -> None:
+    def _add_next(self, test: str, row: int, value: float) -> None:
+        """Add a PIT value of a row's round, which does not depend on the one of its round before."""
+        self._now[test, row] = value
+        if (before := self._before.get((test, row))) is not None:
+            self._pairs[test].append((before, value))
+
+    def _verdicts(self, this_round: Round, rows: Sequence[int]) -> None:
         """Compare each row's verdict with the distributions behind it."""
         arrays = RoundArrays(this_round, argmax=False)
         tree, last = arrays.tree, torch.tensor(list(this_round.verdict.next_tokens))
         columns = (last if arrays.columns is None else torch.searchsorted(arrays.columns.cpu(), last)).tolist()
         depths = tree.depths.tolist()
-        for at, (path, token, row, current) in enumerate(zip(this_round.paths, columns, rows, now, strict=True)):
+        for at, (path, token, row) in enumerate(zip(this_round.paths, columns, rows, strict=True)):
             walk, end, children = WALKS[self._verifier](arrays, at, path), path[-1] if path else 0, tree.children[at]
             ranks = {child: rank for below in children for rank, child in enumerate(below, 1)}
             for test in walk.tests:
@@ -93,51 +80,29 @@ class Rounds:
                     self._trials[name].append((test.chance, test.node in path))
             target = torch.from_numpy(arrays.target_vector(at, end))
             residual = target if walk.last is None else torch.from_numpy(walk.last)
-            before = self._before.get(row, Remembered())
-            share = torch.rand(2, generator=self._generator, dtype=torch.float64)
+            share, extra = torch.rand(2, 1, generator=self._generator, dtype=torch.float64)  # points within a probability
             if walk.tests:
-                self._add_first(walk.tests[0].chance, walk.tests[0].node in path, float(share[0]), before, current)
+                chance, point = min(1.0, walk.tests[0].chance), float(share)
+                first = chance * point if walk.tests[0].node in path else chance + (1 - chance) * point
+                self._add_next("next round, first trial", row, first)
             after = "a rejection" if children[end] else "a full path"
-            value = self._add_extra(residual, target, token, share[1:], before, current)
-            self._values[f"extra token after {after}"].append(value)
+            drawn, tokens = residual.unsqueeze(0), torch.tensor([token])
+            self._add_next("next round, extra token", row, float(pit(drawn, tokens, extra)))
+            # After a rejection, tokens that the draft underrates come last.
+            order = torch.where(target > 0, residual / target, 0.0).unsqueeze(0)
+            self._values[f"extra token after {after}"].append(float(pit(drawn, tokens, extra, order)))
 
-    def _add_first(self, chance: float, accepted: bool, share: float, before: Remembered, now: Remembered) -> None:
-        """Add a row's first test; ``share`` is the point within the outcome's own probability."""
-        chance = min(1.0, chance)
-        now.first = chance * share if accepted else chance + (1 - chance) * share
-        if before.first is not None:
-            self._pairs["next round, first trial"].append((before.first, now.first))
-
-    def _add_extra(
-        self, residual: Tensor, target: Tensor, token: int, share: Tensor, before: Remembered, now: Remembered
-    ) -> float:
-        """Add the token after the path, drawn from ``residual``, where the target's own distribution is ``target``.
-
-        Returns:
-            Its PIT value with tokens ordered by residual over target: after a rejection, tokens that the draft underrates
-            come last.
-        """
-        drawn, tokens = residual.unsqueeze(0), torch.tensor([token])
-        now.extra = float(pit(drawn, tokens, share))
-        if before.extra is not None:
-            self._pairs["next round, extra token"].append((before.extra, now.extra))
-        ratio = torch.where(target > 0, residual / target, 0.0)
-        return float(pit(drawn, tokens, share, ratio.unsqueeze(0)))
-
-    def _origins(self, tree: DraftTree, rows: Sequence[int], now: list[Remembered]) -> None:
+    def _origins(self, tree: DraftTree, rows: Sequence[int]) -> None:
         """Test whether the first children of two successive roots were drawn with the same noise."""
-        if tree.draft_log_probs is None or tree.draw not in RANDOM_DRAWS:
+        if tree.draft_log_probs is None:
             return
         probs = tree.draft_log_probs.at([0]).dense()[:, 0].exp()
-        for at, (row, current) in enumerate(zip(rows, now, strict=True)):
-            below = tree.children[at][0]
-            if not below:
-                continue
-            current.origin = probs[at].cpu(), tree.host.tokens[at][below[0]]
-            before = self._before.get(row, Remembered()).origin
-            if before is not None:
-                self._reused += wealth(_same_noise(*current.origin, *before))
-                self._reuses += 1
+        for at, row in enumerate(rows):
+            if below := tree.children[at][0]:
+                origin = self._now["origin", row] = probs[at].cpu(), tree.host.tokens[at][below[0]]
+                if (before := self._before.get(("origin", row))) is not None:
+                    self._reused += wealth(_same_noise(*origin, *before))
+                    self._reuses += 1
 
     def p_values(self) -> Iterator[tuple[str, float]]:
         """Names and p-values of the tests; none for too few values."""
@@ -163,7 +128,7 @@ def drafted(tree: DraftTree, generator: torch.Generator) -> list[tuple[int, floa
 
     Tokens are ordered by id.
     """
-    if tree.draft_log_probs is None or tree.draw not in RANDOM_DRAWS:
+    if tree.draft_log_probs is None:
         return []
     probs = tree.draft_log_probs.dense().double().exp().cpu()
     out = []

@@ -56,6 +56,12 @@ def title_of(trace: Trace) -> str:
     return visible(f"{method}, {trace.verifier} verifier", spaces=False)
 
 
+def run_of(name: str, trace: Trace) -> list[str]:
+    """The forwards and the tokens of a run, and its time: the two parts of a line."""
+    tokens, last = sum(len(made.tokens) for made in trace.rounds), trace.rounds[-1].end
+    return [f"{name}: {len(trace.rounds)} forwards, {tokens} tokens,", f"{last * 1000:.0f} ms, {tokens / last:.0f} tokens/s"]
+
+
 def token_text(trace: Trace, token: int) -> str:
     """The visible text of a token; its id in angle quotes where it has none. Blanks between bytes stay."""
     text = visible(trace.texts.get(token, ""))

@@ -11,7 +11,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.trace.figures.race import example_of
 from draftwood.trace.figures.round import round_of
 from draftwood.trace.figures.scene import children_of
-from draftwood.trace.labels import number, title_of, token_text, visible
+from draftwood.trace.labels import number, run_of, title_of, token_text, visible
 from draftwood.trace.records import Distribution, Trace, TracedRound, Trial
 
 _WIDTH: Final = 100
@@ -124,10 +124,7 @@ def describe_race(plain: Trace, speculative: Trace, *, width: int = _WIDTH) -> s
         raise ConfigError("the race needs two recorded runs of one prompt: record both with the same prompt")
     end, lines = max(plain.rounds[-1].end, speculative.rounds[-1].end), []
     for name, trace in (("plain", plain), (speculative.method, speculative)):
-        tokens, last = sum(len(made.tokens) for made in trace.rounds), trace.rounds[-1].end
-        lines.append(
-            f"{name}: {len(trace.rounds)} forwards, {tokens} tokens, {last * 1000:.0f} ms, {tokens / last:.0f} tokens/s"
-        )
+        lines.append(" ".join(run_of(name, trace)))
         lane, start = "", 0
         for made in trace.rounds:
             stop = round(made.end / end * (width - 2))

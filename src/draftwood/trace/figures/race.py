@@ -8,7 +8,7 @@ from typing import Final
 from draftwood.core.errors import ConfigError
 from draftwood.trace.figures.canvas import SMALL, Canvas
 from draftwood.trace.figures.scene import Scene, drafted_chain
-from draftwood.trace.labels import mono_width, shorten, visible
+from draftwood.trace.labels import mono_width, run_of, shorten, visible
 from draftwood.trace.records import Trace, TracedRound
 
 _MARGIN: Final = 16.0
@@ -147,12 +147,7 @@ def _draft_schema(canvas: Canvas, trace: Trace, x: float, y: float, width: float
 
 def _lane(canvas: Canvas, name: str, trace: Trace, y: float, width: float, end: float) -> float:
     """A row of boxes, one for each forward of the target, from its start to its end in time."""
-    scale, start = (width - 2 * _MARGIN) / end, 0.0
-    tokens, last = sum(len(made.tokens) for made in trace.rounds), trace.rounds[-1].end
-    words = [
-        f"{name}: {len(trace.rounds)} forwards, {tokens} tokens,",
-        f"{last * 1000:.0f} ms, {tokens / last:.0f} tokens/s",
-    ]
+    scale, start, words = (width - 2 * _MARGIN) / end, 0.0, run_of(name, trace)
     if mono_width(" ".join(words), SMALL) <= width - 2 * _MARGIN:
         words = [" ".join(words)]
     for line in words:
