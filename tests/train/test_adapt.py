@@ -20,7 +20,6 @@ from draftwood.core.lock import locked
 from draftwood.loading import names
 from draftwood.loading.names import ShortName, adapted_drafter, bundled_drafter, named_or_bundled
 from draftwood.train import adapt as room
-from draftwood.train import loop
 from draftwood.train.adapt import adapt, is_better, remove
 from draftwood.train.chat_files import check_tokens, read_chats
 from draftwood.train.config import AdaptConfig, DrafterConfig
@@ -115,7 +114,7 @@ def test_a_better_one_gains_on_texts_and_loses_little_on_chats(texts, chats, bet
 
 
 def test_a_stopped_run_leaves_nothing(fox, texts, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop.Run, "advance", stop_at(3))
+    monkeypatch.setattr("draftwood.train.loop.Reporter.on_step_end", stop_at(3))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(KeyboardInterrupt):
         adapt(config(texts))

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, TrainerState
 
 import draftwood
 from draftwood.core.errors import ConfigError, DraftwoodError, ModelError, PairingError
@@ -18,7 +18,7 @@ from draftwood.core.settings import LoadOptions
 from draftwood.loading import names
 from draftwood.loading.models import load_model
 from draftwood.loading.names import ShortName
-from draftwood.train import loop
+from draftwood.train import callbacks, loop
 from draftwood.train.chat_files import Chat, read_chats, save_part
 from draftwood.train.chats import write_chats
 from draftwood.train.config import ChatsConfig, DrafterConfig
@@ -28,7 +28,6 @@ from draftwood.train.hidden import copy_layers, new_drafter, taps
 from draftwood.train.hidden_batches import near_batches, possible_anchors
 from tests.differences import difference
 from tests.faults.folders import tiny_llama, tiny_tokenizer
-from tests.helpers import interrupted
 from tests.runners.test_hidden_states import plain_hidden
 from tests.runners.zoo import NATIVE, tiny
 from tests.tiny_chat import chat_tokenizer, save_chat
@@ -99,7 +98,7 @@ def test_training_lowers_the_rejection_rate_and_ends_with_figures(trained):
 
 def test_a_stopped_run_goes_on_to_the_same_weights(settings, trained, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop.Run, "advance", stop_at(25))
+        patch.setattr("draftwood.train.loop.Reporter.on_step_end", stop_at(25))
         with pytest.raises(KeyboardInterrupt):
             train_drafter(settings(tmp_path))
     train_drafter(settings(tmp_path))
@@ -118,8 +117,11 @@ def test_the_target_may_be_a_short_name(target, settings, tmp_path, monkeypatch)
 
 
 def stop_at(step):
-    """A step of a run, which is interrupted after so many."""
-    return interrupted(loop.Run.advance, step)
+    def on_step_end(self, args, state, control, **_):
+        if state.global_step == step:
+            raise KeyboardInterrupt
+
+    return on_step_end
 
 
 def load_model_of(path):
@@ -136,10 +138,10 @@ def test_a_folder_with_another_run_is_refused(settings, tmp_path):
 
 
 def test_a_run_with_a_deadline_ends_in_time_with_a_learning_rate_near_zero(settings, tmp_path, monkeypatch):
-    rates, left = [], loop.Run.left
-    monkeypatch.setattr(loop.Run, "left", lambda self: rates.append(left(self)) or rates[-1])
+    rates, left = [], callbacks.Deadline.left
+    monkeypatch.setattr(callbacks.Deadline, "left", lambda self: rates.append(left(self)) or rates[-1])
     ticks = count()
-    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))  # a second each time
+    monkeypatch.setattr(callbacks, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))  # a second each time
     metrics = train_drafter(settings(tmp_path, steps=100_000, minutes=1.0, save_every=100_000))
     assert 0 < metrics["steps"] < 60
     assert min(filter(None, rates)) < 0.1
@@ -197,13 +199,13 @@ def test_one_command_serves_a_target_without_a_chat_template(make, tmp_path):
     tokenizer.save_pretrained(folder)
     config = DrafterConfig(target=folder, out=out, tokens=1_500, steps=4, batch=2, anchors=4, save_every=2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("draftwood.train.drafter.write_features", interrupted())
+        patch.setattr("draftwood.train.drafter.write_features", lambda *_: stop_at(0)(None, None, TrainerState(), None))
         with pytest.raises(KeyboardInterrupt):
             train_drafter(config)
     written = {path: path.stat().st_mtime_ns for path in (out / "chats").glob("*.npz")}
     assert written
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop.Run, "advance", stop_at(3))
+        patch.setattr("draftwood.train.loop.Reporter.on_step_end", stop_at(3))
         with pytest.raises(KeyboardInterrupt):
             train_drafter(config)
     metrics = train_drafter(config)

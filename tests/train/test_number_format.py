@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from draftwood.train import number_format
+from draftwood.train import loop, number_format
+from draftwood.train.config import DrafterConfig
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["without bf16 products", "with them"])
@@ -15,7 +16,9 @@ def faster(request, monkeypatch):
     number_format.number_format.cache_clear()
 
 
-def test_products_are_in_the_faster_format(faster):
+def test_products_and_the_trainer_use_the_faster_format(faster, tmp_path):
     assert (number_format.number_format("cpu"), number_format.number_format("cuda")) == (faster, torch.bfloat16)
     with number_format.autocast(torch.device("cpu")):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is faster
+    if not torch.cuda.is_available():
+        assert loop.arguments(DrafterConfig(target=tmp_path, out=tmp_path), 1).bf16 is (faster is torch.bfloat16)

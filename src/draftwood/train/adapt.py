@@ -26,6 +26,7 @@ from draftwood.loading.models import load_model, load_tokenizer
 from draftwood.loading.names import adapted_drafter, bundled_drafter, locate
 from draftwood.runners.hidden.model import HiddenBlockDrafter, vocabulary_digest
 from draftwood.train import loop
+from draftwood.train.callbacks import measured
 from draftwood.train.chat_files import Chat, held_out_of, read_chats, save_part
 from draftwood.train.config import LEAST_TOKENS, AdaptConfig, DrafterConfig
 from draftwood.train.drafter import Lookups, fit_drafter, lookups_of
@@ -33,7 +34,6 @@ from draftwood.train.features import Features, write_features
 from draftwood.train.hidden import figures
 from draftwood.train.number_format import number_format
 from draftwood.train.own_texts import Text, examples, read_texts, state_file, state_of
-from draftwood.train.reports import measured
 
 _BETTER: Final = 1.02  # ratio of tokens of a pass on held-out texts from which a drafter is kept
 _LOSS: Final = 0.03  # tokens of a pass that it may lose on chats of the target
@@ -94,6 +94,7 @@ def adapt(config: AdaptConfig) -> Adapted:
         ConfigError: no usable text, fewer than 2,000 tokens of them, no drafter for the target, or another run for it.
         ModelError: the target cannot be loaded.
     """
+    loop.require_accelerate()
     shipped, state, texts = shipped_drafter(config.target), state_of(config.texts), read_texts(config.texts)
     kept, start = adapted_drafter(shipped), bundled_drafter(config.target) or shipped
     kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -203,7 +204,7 @@ def _keep(drafter: HiddenBlockDrafter, start: Path, kept: Path, metrics: dict[st
     with TemporaryDirectory(prefix=f"{kept.name}.", dir=kept.parent) as folder:
         part, last = Path(folder) / "part", Path(folder) / "last"
         part.mkdir(mode=0o700)
-        drafter.to(torch.bfloat16).save_pretrained(part)
+        loop.save_weights(drafter, part)
         loop.write_json(part / "metrics.json", metrics)
         if (calibration := start / "calibration.json").is_file():
             shutil.copy(calibration, part)

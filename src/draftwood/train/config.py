@@ -61,7 +61,7 @@ class DrafterConfig:
     beta2: float = setting(0.95, "beta2 of AdamW (beta1 is 0.9)")
     clip: float = setting(1.0, "largest norm of the gradient")
     seed: int = setting(0, "seed of the initial weights and of the data's order")
-    save_every: int = setting(250, "steps between checkpoints (the last one is kept)")
+    save_every: int = setting(250, "steps between checkpoints (the last two are kept)")
     report_every: int = setting(250, "steps between reports on held-out text")
 
 

@@ -11,20 +11,19 @@ from torch import Tensor, nn
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.settings import LoadOptions
-from draftwood.hardware.machine import versions
 from draftwood.loading.drafts import load_hidden_drafter
 from draftwood.loading.models import load_model, load_tokenizer
 from draftwood.loading.names import locate
 from draftwood.runners.hidden.model import HiddenBlockDrafter, vocabulary_digest
 from draftwood.train import loop
+from draftwood.train.callbacks import Report, measured, show
 from draftwood.train.chat_files import held_out_of
 from draftwood.train.chats import chats_for
 from draftwood.train.config import DrafterConfig
 from draftwood.train.features import Features, write_features
 from draftwood.train.hidden import block_loss, figures, new_drafter, taps
-from draftwood.train.hidden_batches import AnchorBatches
+from draftwood.train.hidden_batches import AnchorBatches, Batch
 from draftwood.train.number_format import autocast, number_format
-from draftwood.train.reports import Report, measured, show
 
 
 def train_drafter(config: DrafterConfig) -> dict[str, Any]:
@@ -61,15 +60,8 @@ def train_drafter(config: DrafterConfig) -> dict[str, Any]:
     found = fit_drafter(
         config, drafter, features, training, partial(figures, **lookups, features=features, held_out=held_out), lookups
     )
-    drafter.to(torch.bfloat16).save_pretrained(config.out)
-    metrics = {
-        "config": loop.plain(config),
-        "parameters": loop.parameters(drafter),
-        "number_format": str(number_format(device.type)).removeprefix("torch."),
-        "held_out_tokens": {"chats": sum(features.lengths[i] for i in held_out)},
-        **found,
-    }
-    loop.write_json(config.out / "metrics.json", metrics)
+    loop.save_weights(drafter, config.out)
+    metrics = loop.record(config, drafter, {"chats": sum(features.lengths[i] for i in held_out)}, found)
     print(f"The drafter is in {config.out}, with its figures in metrics.json.", flush=True)
     return metrics
 
@@ -104,32 +96,17 @@ def fit_drafter(
     report: Report,
     lookups: Lookups,
 ) -> dict[str, Any]:
-    """Train on these examples, from the last checkpoint if there is one.
+    """Train on these examples; returns what :func:`draftwood.train.loop.fit` does, and the last report as ``held_out``."""
+    steps = round(config.epochs * len(training) / config.batch) if config.steps is None else config.steps
+    block, index = drafter.config.block, lookups["index"]
+    dataset = AnchorBatches(features, training, config, steps=max(1, steps), block=block, index=index)
 
-    Returns:
-        Steps, seconds, tokens per second and history, and the last report as ``held_out``.
-    """
-    steps = max(1, round(config.epochs * len(training) / config.batch) if config.steps is None else config.steps)
-    run = loop.Run(config, drafter.to(loop.device()).train(), steps)
-    batches = AnchorBatches(features, training, config, block=drafter.config.block, index=lookups["index"])
-    print(f"{loop.parameters(drafter):,} parameters, {len(training):,} chats, {steps:,} steps", flush=True)
-    if not run.step:
-        run.report(report)
-    while left := run.left():
-        batch = {name: part.to(drafter.device) for name, part in batches[run.step].items()}
-        with autocast(drafter.device):
-            loss = block_loss(drafter, lookups["embed"], lookups["head"], batch)
-        run.advance(loss, left)
-        run.note(report)
+    def loss(model: Any, inputs: Batch, state: object) -> Tensor:
+        with autocast(model.device):
+            return block_loss(model, lookups["embed"], lookups["head"], inputs)
+
+    what = f"{len(training):,} chats, {len(dataset):,} steps"
+    result = loop.fit(config, drafter, dataset, report, loss=loss, what=what)
     found = measured(drafter, report)
     show("end", found)
-    tokens, seconds = run.step * config.batch * config.anchors, run.seconds
-    return {
-        "held_out": found,
-        "steps": run.step,
-        "tokens_seen": tokens,
-        "seconds": seconds,
-        "tokens_per_second": round(tokens / max(seconds, 1e-9), 1),
-        **versions(),
-        "history": run.history,
-    }
+    return {"held_out": found, **result}

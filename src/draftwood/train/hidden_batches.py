@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
 
 import numpy as np
 import torch
@@ -49,20 +48,26 @@ def batch_of(examples: Sequence[Example], anchors: Sequence[Tensor], block: int,
     return {"hidden": hidden, "anchors": torch.stack(list(anchors)), **stacked}
 
 
-@final
-class AnchorBatches:
-    """Training batches by the numbers of steps; a batch depends on its number and the seed only.
+class AnchorBatches(torch.utils.data.Dataset[Batch]):
+    """Training batches; a batch depends on its number and the seed only.
 
     An epoch holds every example once. Examples of nearly equal lengths share a batch.
     """
 
     def __init__(
-        self, features: Features, examples: Sequence[int], config: DrafterConfig, *, block: int, index: Tensor
+        self, features: Features, examples: Sequence[int], config: DrafterConfig, *, steps: int, block: int, index: Tensor
     ) -> None:
-        self.features, self.examples, self.block, self.index = features, list(examples), block, index
+        self.features, self.examples, self.steps, self.block, self.index = features, list(examples), steps, block, index
         self.batch, self.anchors, self.seed = config.batch, config.anchors, config.seed
         self.steps_per_epoch = max(1, len(self.examples) // self.batch)
         self._epoch: tuple[int, list[list[int]]] = (-1, [])
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def tokens_until(self, steps: int) -> int:
+        """Anchors in ``steps`` steps."""
+        return steps * self.batch * self.anchors
 
     def __getitem__(self, step: int) -> Batch:
         epoch, at = divmod(step, self.steps_per_epoch)

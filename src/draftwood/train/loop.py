@@ -1,21 +1,29 @@
-"""Training runs: settings, steps, records, and resumption after a stop."""
+"""Shared parts of all training runs: settings, the Trainer, records, and resumption after a stop."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import math
-import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
+from transformers import Trainer, TrainerState, TrainingArguments
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer_utils import get_last_checkpoint
 
-from draftwood.core.errors import ConfigError
-from draftwood.core.files import replace_file, replacing
+from draftwood.core.errors import ConfigError, needs
+from draftwood.core.files import replace_file
+from draftwood.train.callbacks import Deadline, Report, Reporter
 from draftwood.train.config import ChatsConfig, DrafterConfig
-from draftwood.train.reports import Report, measured, show
+from draftwood.train.number_format import number_format
+
+Loss = Callable[[Any, dict[str, Tensor], TrainerState], Tensor]
+"""From a model, a batch and the state of the training to the loss."""
 
 _MAY_CHANGE = {
     *("steps", "minutes", "save_every", "report_every", "out"),
@@ -23,8 +31,16 @@ _MAY_CHANGE = {
 }
 
 
+def require_accelerate() -> None:
+    """Check that the package ``accelerate`` is installed, without which nothing is trained."""
+    if importlib.util.find_spec("accelerate") is None:
+        raise ConfigError(needs("training", "accelerate", "train"))
+
+
 def claim(config: DrafterConfig | ChatsConfig) -> None:
     """Create the output folder and record the settings in it."""
+    if isinstance(config, DrafterConfig):
+        require_accelerate()
     path = config.out / "run.json"
     wanted = plain(config)
     if path.is_file():
@@ -48,95 +64,112 @@ def write_json(path: Path, value: object) -> None:
     replace_file(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
+class LossTrainer(Trainer):  # type: ignore[misc]
+    """A Trainer with a loss of its own."""
+
+    def __init__(self, *, loss: Loss, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.loss = loss
+
+    def compute_loss(self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, **_: Any) -> Any:
+        """See Trainer."""
+        loss = self.loss(model, inputs, self.state)
+        return (loss, {}) if return_outputs else loss
+
+
 def device() -> torch.device:
     """Where training runs: on a GPU if there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-@final
-class Run:
-    """A training run with AdamW on float32 weights; it begins where a stopped one in the same folder left a checkpoint.
+def arguments(config: DrafterConfig, steps: int) -> TrainingArguments:
+    """Trainer settings: float32 weights, products in the faster number format, on a GPU if there is one."""
+    return TrainingArguments(
+        output_dir=str(config.out / "checkpoints"),
+        max_steps=steps,
+        per_device_train_batch_size=1,
+        train_sampling_strategy="sequential",
+        learning_rate=config.learning_rate,
+        lr_scheduler_type="linear",
+        warmup_steps=config.warmup,
+        weight_decay=config.weight_decay,
+        adam_beta1=0.9,
+        adam_beta2=config.beta2,
+        max_grad_norm=config.clip,
+        seed=config.seed,
+        bf16=number_format(device().type) is torch.bfloat16,
+        use_cpu=device().type == "cpu",
+        save_steps=config.save_every,
+        save_total_limit=2,
+        logging_steps=min(50, config.report_every),
+        report_to=[],
+        remove_unused_columns=False,
+        dataloader_drop_last=True,
+        dataloader_pin_memory=device().type == "cuda",
+    )
+
+
+def fit(config: DrafterConfig, model: nn.Module, dataset: Any, report: Report, *, what: str, loss: Loss) -> dict[str, Any]:
+    """Train, from the last checkpoint if there is one; returns steps, seconds, tokens per second and history.
 
     Args:
-        config: its settings.
-        model: what is trained.
-        steps: their number at the end.
-
-    Attributes:
-        step: the number of steps so far.
-        history: losses and reports, with their steps and seconds.
+        dataset: a Dataset whose items are batches, with ``tokens_until`` from a number of them to that of their tokens.
+        what: the size of the data, which is printed.
     """
+    settings = arguments(config, len(dataset))
+    trainer = LossTrainer(
+        loss=loss,
+        model=model,
+        args=settings,
+        data_collator=_the_batch,
+        train_dataset=dataset,
+        callbacks=[Reporter(config.report_every, report), Deadline(config.minutes, config.learning_rate)],
+    )
+    for printer in (PrinterCallback, ProgressCallback):  # they print dictionaries
+        trainer.remove_callback(printer)
+    print(f"{parameters(model):,} parameters, {what}", flush=True)
+    folder = settings.output_dir
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(folder) if Path(folder).is_dir() else None)
+    history, steps = trainer.state.log_history, trainer.state.global_step
+    seconds = max((entry.get("seconds", 0.0) for entry in history), default=0.0)
+    tokens = dataset.tokens_until(steps)
+    return {
+        "steps": steps,
+        "tokens_seen": tokens,
+        "seconds": round(seconds, 1),
+        "tokens_per_second": round(tokens / max(seconds, 1e-9), 1),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "history": [{k: e[k] for k in ("step", "seconds", "loss", "report") if k in e} for e in history],
+    }
 
-    def __init__(self, config: DrafterConfig, model: Any, steps: int) -> None:
-        self._config, self._model, self._steps = config, model, steps
-        self._file, self._losses = config.out / "checkpoint.pt", list[Tensor]()
-        matrices, others = ([p for p in model.parameters() if (p.ndim > 1) is wide] for wide in (True, False))
-        groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        self._optimizer = torch.optim.AdamW(groups, betas=(0.9, config.beta2))
-        saved: dict[str, Any] = torch.load(self._file, model.device) if self._file.is_file() else {}
-        if saved:
-            model.load_state_dict(saved["model"])
-            self._optimizer.load_state_dict(saved["optimizer"])
-        self.step, self.history = int(saved.get("step", 0)), list[dict[str, Any]](saved.get("history", ()))
-        self._began = time.monotonic()
-        self._start = self._began - max((entry["seconds"] for entry in self.history), default=0.0)
 
-    @property
-    def seconds(self) -> float:
-        """The length of the run so far, without pauses."""
-        return round(time.monotonic() - self._start, 1)
+def _the_batch(items: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The single item of a data loader's batch, which is a complete batch itself."""
+    (item,) = items
+    return item
 
-    def left(self) -> float:
-        """The share of the time that is left, 0 after the last step. A run with a time limit cannot be repeated exactly."""
-        if self.step >= self._steps:
-            return 0.0
-        minutes = math.inf if self._config.minutes is None else self._config.minutes
-        return max(0.0, 1 - (time.monotonic() - self._began) / (60 * minutes))
 
-    def advance(self, loss: Tensor, left: float) -> None:
-        """Make a step; the learning rate falls at least as fast as the share of the time that is ``left``."""
-        config, done = self._config, self.step - self._config.warmup
-        share = self.step / config.warmup if done < 0 else 1 - done / max(1, self._steps - config.warmup)
-        for group in self._optimizer.param_groups:
-            group["lr"] = config.learning_rate * min(share, left)
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(self._model.parameters(), config.clip)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
-        self._losses.append(loss.detach())
-        self.step += 1
-
-    def note(self, report: Report) -> None:
-        """Print and write what is due after a step."""
-        config = self._config
-        if self.step % min(50, config.report_every) == 0:
-            self._log()
-        if self.step % config.report_every == 0 and self.step < self._steps:
-            self.report(report)
-        if self.step % config.save_every == 0 or self.step == self._steps:
-            self._save()
-
-    def _log(self) -> None:
-        """Print the mean loss since the last time."""
-        mean, seconds = float(torch.stack(self._losses).mean()), self.seconds
-        self.history.append({"step": self.step, "seconds": seconds, "loss": mean})
-        print(f"step {self.step:,} of {self._steps:,}: loss {mean:.4g}, {seconds:.0f} s", flush=True)
-        self._losses.clear()
-
-    def report(self, report: Report) -> None:
-        """Print figures on held-out text."""
-        found = measured(self._model, report)
-        self.history.append({"step": self.step, "seconds": self.seconds, "report": found})
-        show(f"step {self.step:,}", found)
-
-    def _save(self) -> None:
-        """Write a checkpoint in the place of the last one."""
-        state = {"model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(self._file) as part:
-            torch.save({**state, "step": self.step, "history": self.history}, part)
+def record(
+    config: DrafterConfig, model: nn.Module, held_out_tokens: dict[str, int], figures: dict[str, Any]
+) -> dict[str, Any]:
+    """Write ``metrics.json``: the settings, facts of the model, and these figures; returns its contents."""
+    metrics = {
+        "config": plain(config),
+        "parameters": parameters(model),
+        "number_format": str(number_format(device().type)).removeprefix("torch."),
+        "held_out_tokens": held_out_tokens,
+        **figures,
+    }
+    write_json(config.out / "metrics.json", metrics)
+    return metrics
 
 
 def parameters(model: nn.Module) -> int:
     """The number of trained parameters, without duplicates of tied ones."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+def save_weights(model: Any, out: Path) -> None:
+    """Write the model as bfloat16 safetensors with its configuration."""
+    model.to(torch.bfloat16).save_pretrained(out)
