@@ -47,15 +47,6 @@ REFUSES = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system
 OMITS = "{% for m in messages if m['role'] != 'system' %}<s>{{ m['role'] }}\n{{ m['content'] }}<end>\n{% endfor %}"
 
 
-@pytest.mark.parametrize("template", [REFUSES, OMITS])
-def test_a_system_text_begins_the_users_where_the_template_has_none(tmp_path, template):
-    """As Gemma 2 and Mixtral refuse it, and others leave it out without a word."""
-    pair = pair_of(tmp_path, template)
-    system = [{"role": "system", "content": "the hen"}, {"role": "system", "content": "a dog"}]
-    assert ids(pair, [*system, USER]) == written(pair, [user("the hen\n\na dog\n\nthe fox ran")])
-    assert ids(pair, system[:1]) == written(pair, [user("the hen")])
-
-
 FIRST = "{% for m in messages[1:] %}{% if m['role'] == 'system' %}{{ raise_exception('first') }}{% endif %}{% endfor %}"
 ORDER = (
     "{% for m in messages %}{% if (m['role'] == 'user') != loop.index0 is even %}{{ raise_exception('must alternate') }}"
@@ -63,22 +54,33 @@ ORDER = (
 )
 
 
-@pytest.mark.parametrize("first", [FIRST, "{% set messages = messages | rejectattr('role', 'eq', 'system') | list %}"])
-def test_a_later_text_of_the_system_begins_the_users_where_the_template_writes_the_first_alone(tmp_path, first):
-    """As Qwen3.5 and Mistral refuse it, and SmolLM3 leaves it out."""
-    begins = "{% if messages[0]['role'] == 'system' %}{{ messages[0]['content'] }}{% endif %}" * ("refuse" not in first)
-    pair = pair_of(tmp_path, FIRST + TEMPLATE if first == FIRST else begins + first + TEMPLATE)
-    system, answer = {"role": "system", "content": "the hen"}, {"role": "assistant", "content": "a dog"}
-    assert ids(pair, [USER, answer, system, USER]) == written(pair, [USER, answer, user("the hen\n\nthe fox ran")])
-    assert ids(pair, [system, system, USER]) == written(pair, [{**system, "content": "the hen\n\nthe hen"}, USER])
+ALONE = (
+    "{% if messages[0]['role'] == 'system' %}{{ messages[0]['content'] }}{% endif %}"
+    "{% set messages = messages | rejectattr('role', 'eq', 'system') | list %}"
+)
+DROPS = "{% for m in messages %}{% if loop.first or m['role'] == 'user' %}{{ m['role'] }}{{ m['content'] }}{% endif %}"
+HEN, DOG = ({"role": "system", "content": text} for text in ("the hen", "a dog"))
+ANSWER = {"role": "assistant", "content": "a dog"}
 
 
-def test_a_developers_text_after_the_systems_is_not_lost(tmp_path):
-    """As agents send both, and the template of gpt-oss writes the first message alone."""
-    drops = "{% for m in messages %}{% if loop.first or m['role'] == 'user' %}{{ m['role'] }}{{ m['content'] }}{% endif %}"
-    pair = pair_of(tmp_path, "{# developer #}" + drops + "{% endfor %}")
-    found = ids(pair, [{"role": "system", "content": "the hen"}, {"role": "developer", "content": "a dog"}, USER])
-    assert found == written(pair, [{"role": "system", "content": "the hen\n\na dog"}, USER])
+@pytest.mark.parametrize(("template", "given", "wanted"), [
+    # Gemma 2 and Mixtral refuse a text of the system, and others leave it out without a word.
+    *((template, *case) for template in (REFUSES, OMITS) for case in (
+        ([HEN, DOG, USER], [user("the hen\n\na dog\n\nthe fox ran")]), ([HEN], [user("the hen")]))),
+    # Qwen3.5 and Mistral refuse a later one, and SmolLM3 leaves it out.
+    *((template + TEMPLATE, *case) for template in (FIRST, ALONE) for case in (
+        ([USER, ANSWER, HEN, USER], [USER, ANSWER, user("the hen\n\nthe fox ran")]),
+        ([HEN, HEN, USER], [{**HEN, "content": "the hen\n\nthe hen"}, USER]))),
+    # Agents send the system's and the developer's, and the template of gpt-oss writes the first message alone.
+    ("{# developer #}" + DROPS + "{% endfor %}", [HEN, {**DOG, "role": "developer"}, USER],
+     [{**HEN, "content": "the hen\n\na dog"}, USER]),
+    # A developer is the system where the template knows none.
+    (TEMPLATE, [{**HEN, "role": "developer"}, USER], [HEN, USER]),
+    (TEMPLATE + "{# developer #}", [{**HEN, "role": "developer"}, USER], [{**HEN, "role": "developer"}, USER]),
+])  # fmt: skip
+def test_no_text_of_the_system_or_the_developer_is_lost(tmp_path, template, given, wanted):
+    pair = pair_of(tmp_path, template)
+    assert ids(pair, given) == written(pair, wanted)
 
 
 def test_messages_of_any_order_are_written_where_the_template_only_refuses_it(tmp_path):
@@ -102,13 +104,6 @@ def test_thoughts_are_parts_of_the_content_where_the_template_reads_them_there(t
     assert pair.tokenizer.decode(ids(pair, [USER, *answers, USER])) == "the fox ran(the hen) ran(the hen)the fox ran"
     both = pair_of(tmp_path / "both", pair.tokenizer.chat_template.replace("{% if", "{{ m['reasoning_content'] }}{% if", 1))
     assert pair.tokenizer.decode(ids(both, [USER, *answers, USER])) == "the fox ranthe hen ranthe henthe fox ran", "once"
-
-
-@pytest.mark.parametrize(("template", "role"), [(TEMPLATE, "system"), (TEMPLATE + "{# developer #}", "developer")])
-def test_a_developer_is_the_system_where_the_template_knows_none(tmp_path, template, role):
-    pair = pair_of(tmp_path, template)
-    found = ids(pair, [{"role": "developer", "content": "the hen"}, USER])
-    assert found == written(pair, [{"role": role, "content": "the hen"}, USER])
 
 
 @pytest.mark.parametrize("message", [

@@ -75,17 +75,9 @@ def test_the_backend_of_the_environment_is_one_that_there_is_and_an_option_comes
     assert engines(load(models, backend="torch")) == ["torch"] * 2
 
 
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize(("name", "inside"), [("torch", 2), ("native", 1)])
 def test_pytorch_computes_on_one_thread_beside_another_engine_and_only_in_its_rounds(pairs, name, inside):
+    torch.set_num_threads(2)
     seen = []
 
     def criterion(tokens):

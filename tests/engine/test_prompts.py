@@ -31,10 +31,37 @@ def test_a_text_is_the_same_if_its_prompt_is_read_in_chunks(backend, method):
     check(decoder(*causal(backend), *method), requests_of(0, 6, long=True))
 
 
+def rounds(engine, given, later):
+    """Per row and round: the tokens, how many were drafted, and the tree. The last requests come ``later`` rounds."""
+    found = [[] for _ in given]
+    with engine.batch(chunk=CHUNK) as batch:
+        for number, request in enumerate(given):
+            batch.add(request, Sampling())
+            for _ in range(later if number == 0 else 0):
+                note(found, batch.step())
+        while len(batch):
+            note(found, batch.step())
+    return found
+
+
+def note(found, pieces):
+    for piece in pieces:
+        tree, at = piece.round.tree, piece.round_row
+        found[piece.row].append((piece.tokens, piece.drafted, tree.tokens[at][tree.valid[at]].tolist()))
+
+
 @OF_HIDDEN_STATES
-def test_drafters_of_hidden_states_draft_the_same_after_chunks_and_copies(kind, backend):
-    """A text follows its drafts with this verifier."""
-    check(decoder(*of_hidden_states(kind, backend), "rsd-s", "2x2", "recursive"), requests_of(0, 6, long=True))
+def test_drafters_of_hidden_states_draft_the_same_trees_after_chunks_and_copies(kind, backend):
+    engine = decoder(*of_hidden_states(kind, backend), "rsd-s", "2x2", "recursive")
+    prompt = [2 + (7 * i * i) % 9 for i in range(23)]
+    limits = Limits(max_new_tokens=14)
+    given = [
+        Request(prompt=[*prompt[:cut], *end], seed=seed, limits=limits)
+        for seed, (cut, end) in enumerate([(9, [3]), (23, []), (17, [4, 5, 4, 6, 8, 3, 2, 4]), (23, [])])
+    ]
+    company = rounds(engine, given, later=3)
+    assert [rounds(engine, [request], later=0)[0] for request in given] == company
+    assert max(drafted for row in company for _, drafted, _ in row) > 0
 
 
 # ---- what is read ----

@@ -25,20 +25,14 @@ def test_every_byte_is_itself():
     assert [SPACES.bytes_of(6 + byte) for byte in range(256)] == [bytes([byte]) for byte in range(256)]
 
 
-@pytest.mark.parametrize(
-    ("token", "text"), [(0, " once"), (2, " a"), (3, "time"), (4, " "), (5, "</s>"), (6 + 0xE2, "\ufffd"), (999, "")]
-)
-def test_a_word_keeps_the_space_before_it(token, text):
-    assert SPACES.text_of(token) == text
+@pytest.mark.parametrize(("token", "text", "marked", "escaped"), [
+    *((token, text, text, text) for token, text in (
+        (0, " once"), (2, " a"), (3, "time"), (4, " "), (5, "</s>"), (6 + 0x41, "A"), (999, ""))),
+    (6 + 0xE2, "\ufffd", "<E2>", r"bytes:\xe2"),
+])  # fmt: skip
+def test_a_word_keeps_the_space_before_it_and_parts_of_characters_are_shown_by_their_bytes(token, text, marked, escaped):
+    assert (SPACES.text_of(token), SPACES.marked(token), SPACES.escaped(token)) == (text, marked, escaped)
     assert SPACES.bytes_of(token) == (b"\xe2" if text == "\ufffd" else text.encode())
-
-
-@pytest.mark.parametrize(
-    ("token", "marked", "escaped"),
-    [(3, "time", "time"), (5, "</s>", "</s>"), (6 + 0xE2, "<E2>", r"bytes:\xe2"), (6 + 0x41, "A", "A"), (999, "", "")],
-)
-def test_parts_of_characters_are_shown_by_their_bytes(token, marked, escaped):
-    assert (SPACES.marked(token), SPACES.escaped(token)) == (marked, escaped)
 
 
 def test_whole_characters_around_a_part_stay():

@@ -61,23 +61,6 @@ def test_the_input_of_a_response_becomes_the_messages_of_a_chat():
     assert [one["content"] for one in responses(input=[items[2], items[2]]).chat["messages"]] == ["A moment."] * 2
 
 
-def test_the_settings_of_a_response_become_those_of_a_chat():
-    tool = {"type": "function", "name": "f", "parameters": SCHEMA, "strict": True}
-    chat = responses(
-        model="m", max_output_tokens=5, temperature=0.5, seed=3, tools=[tool], tool_choice={"type": "function", "name": "f"},
-        text={"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}, "verbosity": "low"}, stream=True,
-        reasoning={"effort": "low"}, include=["message.output_text.logprobs"], background=False, truncation="disabled",
-    ).chat  # fmt: skip
-    del chat["messages"]
-    assert chat == {
-        "model": "m", "max_tokens": 5, "temperature": 0.5, "seed": 3,
-        "tools": [{"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}],
-        "tool_choice": {"type": "function", "function": {"name": "f"}},
-        "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}, "verbosity": "low",
-        "stream": True, "reasoning_effort": "low", "logprobs": True,
-    }  # fmt: skip
-
-
 def test_the_blocks_of_a_message_become_the_messages_of_a_chat():
     turns = [
         {"role": "user", "content": [{"type": "text", "text": "Weather?", "cache_control": {"type": "ephemeral"}}]},
@@ -104,20 +87,32 @@ def test_the_blocks_of_a_message_become_the_messages_of_a_chat():
     assert "continue_final_message" not in messages(messages=turns[:3]).chat
 
 
-def test_the_settings_of_a_message_become_those_of_a_chat():
-    chat = messages(
+@pytest.mark.parametrize(("made", "wanted"), [
+    (lambda: responses(
+        model="m", max_output_tokens=5, temperature=0.5, seed=3, tool_choice={"type": "function", "name": "f"},
+        tools=[{"type": "function", "name": "f", "parameters": SCHEMA, "strict": True}],
+        text={"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}, "verbosity": "low"}, stream=True,
+        reasoning={"effort": "low"}, include=["message.output_text.logprobs"], background=False, truncation="disabled",
+    ), {
+        "model": "m", "max_tokens": 5, "temperature": 0.5, "seed": 3,
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}],
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}, "verbosity": "low",
+        "stream": True, "reasoning_effort": "low", "logprobs": True,
+    }),
+    (lambda: messages(
         max_tokens=5, stop_sequences=["x"], top_k=4, tools=[{"name": "f", "input_schema": SCHEMA}],
         metadata={"user_id": "u"}, tool_choice={"type": "any", "disable_parallel_tool_use": True},
-        thinking={"type": "disabled"},
-        output_config={"format": {"type": "json_schema", "schema": SCHEMA}},
-    ).chat  # fmt: skip
-    del chat["messages"]
-    assert chat == {
+        thinking={"type": "disabled"}, output_config={"format": {"type": "json_schema", "schema": SCHEMA}},
+    ), {
         "max_tokens": 5, "stop": ["x"], "top_k": 4, "metadata": {"user_id": "u"}, "tool_choice": "required",
         "tools": [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}], "parallel_tool_calls": False,
         "chat_template_kwargs": {"enable_thinking": False},
         "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}},
-    }  # fmt: skip
+    }),
+], ids=["response", "message"])  # fmt: skip
+def test_the_settings_of_a_request_become_those_of_a_chat(made, wanted):
+    assert {name: value for name, value in made().chat.items() if name != "messages"} == wanted
 
 
 def test_the_older_name_of_an_output_format_is_taken():

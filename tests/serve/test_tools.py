@@ -1,6 +1,7 @@
 """Tools reach the model, calls and reasoning reach the client: whole, streamed, and held to schemas where they must come."""
 
 import json
+import re
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
@@ -382,12 +383,13 @@ def test_arguments_that_are_no_object_are_written_as_they_came(arguments):
     assert FORMATS["lfm2"].written([call]) == f"<|tool_call_start|>[a({arguments})]<|tool_call_end|>"
 
 
-def test_a_template_with_calls_but_no_tools_gets_a_text_that_says_how(tmp_path, monkeypatch):
-    """As those of DeepSeek-R1's distilled models."""
+@pytest.mark.parametrize("template", [CALLS, NATIVE.replace("tools", "xml_tools") + CALLS])
+def test_a_template_with_calls_but_no_tools_gets_a_text_that_says_how(tmp_path, monkeypatch, template):
+    """As those of DeepSeek-R1's distilled models, and the first one of SmolLM3, which reads ``xml_tools``."""
     call = {"id": "x", "type": "function", "function": {"name": "get_time", "arguments": "{}"}}
     result = {"role": "tool", "tool_call_id": "x", "content": "sun"}
     history = [*MESSAGES, {"role": "assistant", "tool_calls": [call]}, result]
-    with writing(tmp_path, monkeypatch, CALLS) as (client, script):
+    with writing(tmp_path, monkeypatch, template) as (client, script):
         prompt = prompt_of(client, script, messages=history, tools=[TIME])
         assert json.dumps(TIME) in prompt
         assert hermes("get_time", "{}") in prompt
@@ -418,12 +420,6 @@ def test_calls_of_a_history_are_as_their_template_takes_them(tmp_path, monkeypat
     with writing(tmp_path, monkeypatch, template) as (client, script):
         history = [*MESSAGES, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
         assert wanted in prompt_of(client, script, messages=history, tools=TOOLS)
-
-
-def test_a_template_that_names_tools_and_writes_none_gets_a_text(tmp_path, monkeypatch):
-    """As the first one of SmolLM3, which reads ``xml_tools``: the model saw no function."""
-    with writing(tmp_path, monkeypatch, NATIVE.replace("tools", "xml_tools") + TEMPLATE) as served:
-        assert json.dumps(TIME) in prompt_of(*served, tools=[TIME])
 
 
 def test_every_format_can_be_named():
@@ -725,9 +721,10 @@ def thinking(tmp_path_factory):
             writing(folder / "a", patch, THINKS) as plain,
             writing(folder / "b", patch, OPENS, special=["<think>", "</think>"]) as opens,
             writing(folder / "c", patch, THINKS, reasoning_parser="none") as off,
+            writing(folder / "e", patch, MISTRAL + "{# [THINK] #}", special=["[THINK]", "[/THINK]"]) as marks,
             writing(folder / "d", patch, HARMONY, special=list(FORMATS["harmony"].signs)) as channels,
         ):
-            yield {"plain": plain, "opens": opens, "off": off, "channels": channels}
+            yield {"plain": plain, "opens": opens, "off": off, "channels": channels, "marks": marks}
 
 
 @pytest.mark.parametrize(("model", "text", "thought", "content"), [
@@ -739,6 +736,7 @@ def thinking(tmp_path_factory):
     ("opens", "the hen\n</think>\nthe fox", "the hen", "the fox"),
     ("opens", "the hen </thin", "the hen </thin", ""),
     ("off", "<think>the hen</think> the fox", None, "<think>the hen</think> the fox"),
+    ("marks", "[THINK]the hen[/THINK]the fox", "the hen", "the fox"),  # as Mistral's
 ])  # fmt: skip
 def test_reasoning_is_split_off(thinking, model, text, thought, content):
     message = reply(*thinking[model], text, tools=None)["message"]
@@ -748,8 +746,8 @@ def test_reasoning_is_split_off(thinking, model, text, thought, content):
     body = chat(max_tokens=800, return_token_ids=True)
     made = answer(client, body)
     ids, decode = made["choices"][0]["token_ids"], script.pair.tokenizer.decode
-    ends = [n for n in range(1, len(ids) + 1) if "</think>" in decode(ids[:n])]
-    begins = model == "opens" or text.lstrip().startswith("<think>")
+    ends = [n for n in range(1, len(ids) + 1) if re.search(r"</think>|\[/THINK]", decode(ids[:n]))]
+    begins = model == "opens" or text.lstrip().startswith(("<think>", "[THINK]"))
     wanted = {} if model == "off" else {"reasoning_tokens": (ends or [len(ids)])[0] if begins else 0}
     last = streamed(client, body | {"stream_options": {"include_usage": True}})[-1]
     assert [one["usage"].get("completion_tokens_details", {}) for one in (made, last)] == [wanted, wanted]
@@ -840,12 +838,6 @@ GEMMA_TURNS = (  # as the first templates of Gemma 4, which read results in the 
     "{value:<|\"|>{{ r['response'] }}<|\"|>}<tool_response|>{% endfor %}{{ m['content'] }}<turn|>\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|turn>model\n<|channel>thought\n{{ '' if hard else '<channel|>' }}{% endif %}"
 )
-
-
-def test_thoughts_of_mistral_have_marks_of_their_own(tmp_path, monkeypatch):
-    with writing(tmp_path, monkeypatch, MISTRAL + "{# [THINK] #}", special=["[THINK]", "[/THINK]"]) as (client, script):
-        message = reply(client, script, "[THINK]the hen[/THINK]the fox")["message"]
-        assert (message["reasoning_content"], message["content"]) == ("the hen", "the fox")
 
 
 def test_gemma_4_writes_turns_thoughts_and_calls_in_its_own_marks(tmp_path, monkeypatch):
