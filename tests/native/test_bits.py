@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 import torch
 
-from draftwood.runners.native import network
+from draftwood.hardware.threads import ThreadRule
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.runners.protocols import Prefix
 from draftwood.sampling.rows import Row
@@ -98,7 +98,7 @@ def test_a_tree_has_the_bits_of_its_paths_in_any_company_and_on_any_threads(isa,
         text = [*TEXT[: length - 1], tokens[0]]
         wanted = torch.stack([after(runner, [*text, *(tokens[i] for i in path(node)[1:])]) for node in range(len(PARENTS))])
         for threads, others in ((1, 0), (2, 3), (3, 1)):
-            monkeypatch.setattr(network, "free_threads", lambda threads=threads: threads)
+            monkeypatch.setattr(ThreadRule, "now", threads)
             rows = [Row(tokens=text), *(Row(tokens=TEXT[5 * i : 9 + 31 * i]) for i in range(others))]
             runner.clear()
             runner.set_rows(rows[::-1])

@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 import torch
 
+from draftwood.hardware.threads import ThreadRule
 from draftwood.runners.hidden.runner import Eagle3Runner, HiddenBlockRunner
 from draftwood.runners.native import network
 from draftwood.runners.native.runner import NativeRunner
@@ -120,7 +121,7 @@ def test_a_tree_of_an_eagle_drafter_has_the_bits_of_its_paths(isa, dtype, flags,
             chain = [tokens[i - 1] for i in path(node)[1:]]
             wanted.append(eagle_scores(runner, [(text, 1)], chain, [max(0, i - 1) for i in range(len(chain) + 1)])[0, -1])
         for threads, others in ((1, 0), (2, 3), (3, 1)):
-            monkeypatch.setattr(network, "free_threads", lambda threads=threads: threads)
+            monkeypatch.setattr(ThreadRule, "now", threads)
             rows = [*((TEXT[5 * i : 9 + 31 * i], 2 + i) for i in range(others)), (text, 1)]
             assert torch.equal(eagle_scores(runner, rows, tokens, PARENTS)[-1], torch.stack(wanted)), (length, threads)
 

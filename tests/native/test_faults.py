@@ -173,7 +173,7 @@ def test_memory_that_runs_out_is_a_sentence(monkeypatch):
 
 
 def test_texts_in_several_threads_of_the_caller_and_after_a_fork(monkeypatch):
-    monkeypatch.setattr("draftwood.runners.native.network.free_threads", lambda: 2)
+    monkeypatch.setattr("draftwood.hardware.threads.ThreadRule.now", 2)
     runners = [NativeRunner(llama(num_hidden_layers=layers)) for layers in (1, 2, 3)]
     wanted = [_logits(runner, TEXT[:99]) for runner in runners]
     equal = []

@@ -29,21 +29,18 @@ class ThreadRule:
 
     Attributes:
         given: the number that was given to Draftwood; it counts as long as it is PyTorch's.
+        round: by thread, the number of its present round.
     """
 
     def __init__(self, free: FreeCores) -> None:
         self._free, self._defaults = free, default_threads()
         self.given: int | None = None
-        self._now = local()
+        self.round = local()
 
     @property
-    def now(self) -> int | None:
-        """The number of this thread's present round; None outside of rounds."""
-        return getattr(self._now, "count", None)
-
-    @now.setter
-    def now(self, count: int | None) -> None:
-        self._now.count = count
+    def now(self) -> int:
+        """The number of this thread's present round; outside of rounds that of this moment."""
+        return getattr(self.round, "count", None) or self.count()
 
     @property
     def said(self) -> str | None:
@@ -93,9 +90,9 @@ class chosen_threads:  # noqa: N801  # used as a function; a generator would tak
         self._one = not getattr(runner, "engine", "torch").startswith("torch")
 
     def __enter__(self) -> None:
-        self._before, RULE.now = torch.get_num_threads(), RULE.count()
-        torch.set_num_threads(1 if self._one else RULE.now)
+        self._before, RULE.round.count = torch.get_num_threads(), RULE.count()
+        torch.set_num_threads(1 if self._one else RULE.round.count)
 
     def __exit__(self, *_: object) -> None:
-        RULE.now = None
+        RULE.round.count = None
         torch.set_num_threads(self._before)

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from draftwood.core.tree import NOTHING
+from draftwood.hardware.threads import RULE
 from draftwood.native.library import (
     BlockShape,
     DrafterSource,
@@ -25,7 +26,7 @@ from draftwood.runners.hidden.module import BlockDrafter, DrafterModule
 from draftwood.runners.hidden.native_engine import drafter_engine, feature_engine
 from draftwood.runners.hidden.text import HiddenText
 from draftwood.runners.native.memory import RowMemory, succeed
-from draftwood.runners.native.network import Engine, NativeOutput, free_threads
+from draftwood.runners.native.network import Engine, NativeOutput
 from draftwood.runners.native.sources import Held
 from draftwood.runners.native.table import MemoryTable
 from draftwood.runners.native.weights import sized
@@ -158,7 +159,7 @@ class NativeBlockPasses(NativePasses, nn.Module):
             given[row] = NewHidden(memory.of(self.engine.handle), start, len(new), root, there)
             self.engine.reach(start + len(memory) + len(new) + self._shape.slots)
         scores = torch.empty(rows, self._block, self._vocab, dtype=torch.float32)
-        succeed(library().draft_block(given, rows, byref(self._shape), scores.data_ptr(), free_threads()))
+        succeed(library().draft_block(given, rows, byref(self._shape), scores.data_ptr(), RULE.now))
         return scores
 
     def read(self, text: HiddenText) -> None:
@@ -185,5 +186,5 @@ class NativeBlockPasses(NativePasses, nn.Module):
         where = array_address(given, np.int64, rows, nodes), array_address(at, np.int64, rows, nodes)
         out = torch.empty(rows, nodes, vocab, dtype=torch.float32)
         there = address(scores, torch.float32, rows, block, self._vocab)
-        succeed(library().add_markov(self.engine.handle, *where, rows, nodes, there, block, out.data_ptr(), free_threads()))
+        succeed(library().add_markov(self.engine.handle, *where, rows, nodes, there, block, out.data_ptr(), RULE.now))
         return out

@@ -30,11 +30,6 @@ Rotation: TypeAlias = Callable[[int], tuple[Float[Tensor, "*table position half"
 """Cosines and sines of the first positions; of several tables if layers differ."""
 
 
-def free_threads() -> int:
-    """The number of threads of a forward: that of the round, or of this moment."""
-    return RULE.now or RULE.count()
-
-
 class NativeOutput(NamedTuple):
     """What a forward returns.
 
@@ -91,7 +86,7 @@ class Engine(nn.Module):
             byref(self._kept.matrix(embedding)),
             byref(Matrix() if isinstance(head, Engine) else held.matrix(sized("head", head, facts.vocab, facts.width))),
             held.numbers(norm),
-            free_threads(),
+            RULE.now,
         )
         self.handle, self.facts = succeed(handle, ModelError), facts
         self._end = weakref.finalize(self, library().free_model, handle)
@@ -156,7 +151,7 @@ class Engine(nn.Module):
 
     def read(self) -> None:
         """Read all weights once: no forward can be faster."""
-        library().read(self.handle, free_threads())
+        library().read(self.handle, RULE.now)
 
     def forward(
         self,
@@ -203,7 +198,7 @@ class Engine(nn.Module):
         width = self.facts.taps * self.facts.width
         hidden = new(rows * nodes + sum(counts), width) if width else None
         found = (None if part is None else part.data_ptr() for part in (logits, hidden))
-        succeed(library().read_tokens(given, rows, *found, *(part.ctypes.data for part in peaks), free_threads()))
+        succeed(library().read_tokens(given, rows, *found, *(part.ctypes.data for part in peaks), RULE.now))
         if hidden is None:
             return NativeOutput(logits, peaks, None)
         of_nodes, *read = hidden.split_with_sizes([rows * nodes, *counts]) if any(counts) else (hidden, *[hidden[:0]] * rows)
