@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Unpack, final, overload
 
-from draftwood.core.checks import settings
+from draftwood.core.checks import flag, settings
 from draftwood.core.draft_kind import MTP
 from draftwood.core.errors import ConfigError, ModelError
 from draftwood.core.limits import Limits
@@ -222,7 +222,7 @@ class Pair(Session):
             messages,
             chat_template_kwargs,
             tools=tools,
-            continues=continue_final_message,
+            continues=flag("continue_final_message", continue_final_message),
             special_tokens=self.special_tokens_in_content,
         )
         if not wanted.ignore_eos:
@@ -276,7 +276,7 @@ class Pair(Session):
         )
         drafts = arguments.draft_ids(self.tokenizer, given.get("draft_text"), wanted)
         request = replace(request, logprobs=logprob_settings(given.get("logprobs")), draft_text=drafts)
-        if not stream:
+        if not flag("stream", stream):
             return self._results([request], own, given, trace, reuse=True)[0]
         if trace_settings(trace) is not None:
             raise ConfigError("trace is for whole answers, and stream gives pieces: record them with pair.recorder")

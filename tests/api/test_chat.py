@@ -164,6 +164,7 @@ def test_a_model_without_defaults_answers_greedily_and_at_length(plain):
         ({"role": "user", "content": "x"}, r"messages is .*: give a list"),
         ([], r"messages is empty: give a list"),
         (["hello"], r"messages\[0\] is 'hello': give a mapping with role and content"),
+        ([{"role": "user", "content": "x", 5: "y"}], r"messages\[0\] is .*: give a mapping with role and content"),
         ([{"content": "x"}], r"messages\[0\] has no role"),
         ([user("a"), {"role": "user"}], r"messages\[1\] has no content"),
         ([{"role": "user", "content": None}], r"messages\[0\] has no content"),

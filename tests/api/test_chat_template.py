@@ -145,6 +145,9 @@ def test_a_last_message_of_the_assistant_is_continued(plain, text):
 def test_without_such_a_message_there_is_nothing_to_continue(plain):
     with pytest.raises(ConfigError, match="continue_final_message is True, but the last message is no assistant's"):
         plain.chat_request([USER], continue_final_message=True)
+    for name in ("stream", "continue_final_message"):
+        with pytest.raises(ConfigError, match=f"{name} is 'no': give True or False"):
+            plain.chat([USER], **{name: "no"})
 
 
 def test_a_template_that_changes_the_last_message_cannot_continue_it(tmp_path):

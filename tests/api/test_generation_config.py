@@ -198,7 +198,7 @@ def test_every_field_of_a_generation_config_is_honoured_refused_said_or_without_
 
 
 def test_given_settings_replace_the_models_own_and_the_others_stay():
-    pair = pair_of(do_sample=True, temperature=0.6, top_p=0.9, repetition_penalty=1.3)
+    pair = pair_of(do_sample=1, temperature=0.6, top_p=0.9, repetition_penalty=1.3)  # generate takes any value that is true
     assert pair.sampling == Sampling(temperature=0.6, top_k=50, top_p=0.9, repetition_penalty=1.3)
     given = {"temperature": 0.0, "top_k": 7, "frequency_penalty": 0.5}
     assert pair.own_sampling({"top_k": 7, "top_p": 1.0}) == Sampling(temperature=0.6, top_k=7, repetition_penalty=1.3)
@@ -252,7 +252,11 @@ def test_suppressed_tokens_that_the_model_does_not_know_are_passed_over_as_in_ge
     ("name", "values", "said"),
     [
         ("forced_eos_token_id", (99999, -1, "x", []), "forced_eos_token_id=.*, but the target knows tokens 0 to"),
-        ("eos_token_id", ("x", [None], 1.5), "names end-of-text token .*: give a token's number"),
+        (
+            "eos_token_id",
+            ("x", [None], 1.5),
+            "the generation config of the target names end-of-text token .* tokens 0 to 60",
+        ),
         ("eos_token_id", (999999, [0, VOCAB], -1), "end-of-text token .*, but the target knows tokens 0 to 60: correct"),
         ("bad_words_ids", ([5],), r"generation config holds a value that .*: correct generation_config\.json"),
         ("sequence_bias", ({"5": 1.0},), "generation config holds a value that"),

@@ -97,6 +97,7 @@ WAYS = [("ngram", "traversal"), ("ngram", "auto"), ("rsd-s", "recursive"), ("rsd
 EXTREME = [
     {"top_p": 1.2e-38}, {"min_p": 1.2e-38}, {"temperature": 1e-6}, {"temperature": 3.4e38}, {"logit_bias": {5: 3.4e38}},
     {"logit_bias": {5: -3.4e38}}, {"top_k": 10**20}, {"presence_penalty": 3.4e38}, {"temperature": 1e-6, "top_p": 1.2e-38},
+    {"temperature": 10**30, "frequency_penalty": 10**30}, {"temperature": Fraction(1, 3), "presence_penalty": Fraction(1)},
 ]  # fmt: skip
 
 

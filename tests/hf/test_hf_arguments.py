@@ -37,6 +37,11 @@ def test_what_cannot_be_honoured_is_refused_by_name(settings, message):
         ours(target(), recipe(other()), **settings)
 
 
+def test_a_recipe_that_was_not_called_says_so():
+    with pytest.raises(ConfigError, match=r"call recipe with a draft model, custom_generate=recipe\(draft_model\)"):
+        ours(target(), recipe)
+
+
 def test_inputs_that_cannot_be_honoured_are_refused():
     ids, mask = ragged()["input_ids"], ragged()["attention_mask"]
     filled = DynamicCache()

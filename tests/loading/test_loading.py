@@ -55,6 +55,7 @@ UNREADABLE = r"generation_config\.json cannot be read as JSON .*: correct it, or
 DAMAGED = [
     (in_shards, r"its file '.*model-00002-of-.*' cannot be read .*copy or download that file"),
     (lambda folder: truncated(folder / "tokenizer.json"), r"its file '.*tokenizer\.json' cannot be read"),
+    (lambda folder: change_json(folder / "config.json", num_attention_heads=3), r"size \(\d+\) is not a multiple of the"),
     (lambda folder: truncated(folder / "config.json"), r"its file '.*/config\.json' cannot be read"),
     (with_code, r"give --trust-remote-code, in Python LoadOptions\(trust_remote_code=True\)"),
     *((generation(text), UNREADABLE) for text in ("{", "[]", "")),

@@ -69,6 +69,15 @@ def test_what_it_has_no_code_for_is_refused_and_auto_takes_another(make, reason,
     assert reason in (runners.engine.fallback or "")
 
 
+@pytest.mark.parametrize(("kind", "heads", "shared"), [
+    ("llama", ("num_attention_heads", 6), ("num_key_value_heads", 4)),
+    ("qwen3_5_text", ("linear_num_value_heads", 6), ("linear_num_key_heads", 4)),
+])  # fmt: skip
+def test_heads_that_share_none_evenly_are_refused_with_their_numbers(kind, heads, shared):
+    with pytest.raises(ModelError, match="its {} is {}, which is no multiple of its {}, {}".format(*heads, *shared)):
+        NativeRunner(model_of(kind, torch.float32, **dict((heads, shared))), check=False)
+
+
 def test_auto_takes_it_where_it_runs_both(monkeypatch):
     monkeypatch.setenv("DRAFTWOOD_BACKEND", "auto")
     assert make_runners(llama(), llama(num_hidden_layers=1)).engine.fallback is None

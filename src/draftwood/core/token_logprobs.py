@@ -35,7 +35,7 @@ class LogprobSettings:
     of: Of = "model"
 
     def __post_init__(self) -> None:
-        integer("logprobs", self.top, 0, MAX_TOP)
+        integer("top of logprobs", self.top, 0, MAX_TOP)
         choice("of, the kind of logprobs,", self.of, get_args(Of))
 
 

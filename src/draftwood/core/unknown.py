@@ -46,6 +46,7 @@ _OTHER_ADVICE: Final = {
     "load_in_4bit": 'give options=LoadOptions(weights="int4")',
     "load_in_8bit": 'give options=LoadOptions(weights="int8")',
     "token": "the environment variable HF_TOKEN holds the one of the hub",
+    "recipe.logits_processor": "call recipe with a draft model, custom_generate=recipe(draft_model)",
     "cache_dir": "the environment variable HF_HOME names the folder of the hub's files",
 }
 _SETTINGS: Final[dict[str, tuple[str, list[str]]]] = {}
@@ -65,7 +66,7 @@ def known_arguments(function: F) -> F:
     def checked(*positional: Any, **given: Any) -> Any:
         if unknown := next((name for name in given if name not in names), None):
             where = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
-            said = advice(unknown, names) or f"it takes {', '.join(names)}"
+            said = _OTHER_ADVICE.get(f"{where}.{unknown}") or advice(unknown, names) or f"it takes {', '.join(names)}"
             raise UnknownArgumentError(f"{where} has no argument {unknown!r}: {said}")
         return function(*positional, **given)
 

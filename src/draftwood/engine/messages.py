@@ -67,7 +67,7 @@ def with_thoughts(messages: Sequence[Message]) -> list[Message]:
 
 
 def _message(name: str, message: object) -> dict[str, Any]:
-    if not isinstance(message, Mapping):
+    if not isinstance(message, Mapping) or not all(isinstance(field, str) for field in message):
         raise ConfigError(f"{name} is {short_repr(message)}: give a mapping with role and content")
     role, content = message.get("role"), message.get("content")
     content = "" if content is None and role == "assistant" else content  # as one with tool calls alone has it

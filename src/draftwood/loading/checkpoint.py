@@ -267,8 +267,9 @@ def _unreadable(name: str | Path) -> str | None:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what an error says, else its class."""
-    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+    """The first line of what an error says, with the next one if a colon ends it, else its class."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    return " ".join(lines[: 1 + lines[0].endswith(":")])
 
 
 def _counted(tensors: Collection[str]) -> str:

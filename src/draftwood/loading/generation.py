@@ -97,9 +97,9 @@ def own_sampling(model: Any, eos: list[int], given: Mapping[str, Any] | None = N
 
 
 def _own(model: Any, eos: list[int], own: Mapping[str, Any], given: dict[str, Any]) -> Sampling:
-    drawn = given["temperature"] != 0 if "temperature" in given else own.get("do_sample") is True
+    drawn = given["temperature"] != 0 if "temperature" in given else bool(own.get("do_sample"))
     _refuse(own, given, drawn=drawn)
-    settings = {"top_k": TOP_K, **own} if own.get("do_sample") is True else own
+    settings = {"top_k": TOP_K, **own} if own.get("do_sample") else own
     settings = {**settings, **{name: given.pop(name) for name in OF_MODELS if name in given}}
     _, vocab = vocabulary(model)
     forbidden = [token for token in _forbidden(settings, eos) if 0 <= token < vocab]  # generate ignores others too

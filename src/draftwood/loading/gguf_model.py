@@ -121,7 +121,7 @@ def _taken(header: Header, tensors: dict[str, TensorInfo], held: str, shape: tup
         parts = [_taken(header, tensors, name, shape[1:], 0) for name in apart]
         if len({part.kind for part in parts}) > 1:
             raise ModelError(f"{header} holds tensors {apart[0]!r} and others of another type: {OTHER_FILES}")
-        return together(parts)
+        return together(held, parts)
     if (tensor := tensors.pop(held, None)) is None:
         raise ModelError(f"{header} lacks tensor {held!r}: {AGAIN}")
     came, wanted = tuple(reversed(tensor.sizes)), tuple(size for size in shape if size != 1)

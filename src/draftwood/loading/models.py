@@ -233,19 +233,15 @@ def eos_of(model: Any, tokenizer: Any, vocab: int) -> list[int]:
     Raises:
         ModelError: a token outside the vocabulary, with which no text would end.
     """
-    for source in (getattr(model, "generation_config", None), model.config, tokenizer):
-        found = getattr(source, "eos_token_id", None)
-        if found is not None:
-            ends = [found] if isinstance(found, int) else found
-            if not isinstance(ends, list | tuple) or not all(isinstance(token, int) for token in ends):
+    generation = getattr(model, "generation_config", None)
+    sources = {"generation config": generation, "config": model.config, "tokenizer": tokenizer}
+    for name, source in sources.items():
+        if (found := getattr(source, "eos_token_id", None)) is not None:
+            ends = found if isinstance(found, list | tuple) else [found]
+            if bad := [token for token in ends if not (isinstance(token, int) and 0 <= token < vocab)]:
                 raise ModelError(
-                    f"the {type(source).__name__} of the target names end-of-text token {found!r}: give a token's number, "
-                    "or a list of them, as eos_token_id there"
-                )
-            if bad := [token for token in ends if not 0 <= token < vocab]:
-                raise ModelError(
-                    f"the {type(source).__name__} of the target names end-of-text token {bad[0]}, but the target knows "
-                    f"tokens 0 to {vocab - 1}: correct eos_token_id there"
+                    f"the {name} of the target names end-of-text token {bad[0]!r}, but the target knows tokens 0 to "
+                    f"{vocab - 1}: correct eos_token_id there"
                 )
             return list(ends)
     return []

@@ -58,9 +58,9 @@ class Sampling:
     def __post_init__(self) -> None:
         integer("top_k", self.top_k)
         for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
-            factor(name, getattr(self, name))
+            object.__setattr__(self, name, factor(name, getattr(self, name)))  # PyTorch takes no fractions
         for name in ("presence_penalty", "frequency_penalty"):
-            number(name, getattr(self, name))
+            object.__setattr__(self, name, number(name, getattr(self, name)))
         checks = [
             ("temperature", self.temperature >= 0, "0 or more"),
             ("temperature", self.temperature == 0 or self.temperature >= 1e-6, "that is 0, or 0.000001 or more"),

@@ -75,11 +75,11 @@ def from_folder(own: Family, weights: Mapping[str, Any]) -> dict[str, Any]:
     return _in_order(found) if own.alternating else _together(found) if own.experts else found
 
 
-def together(parts: Sequence[Weight]) -> Weight:
-    """Weights of experts as one; raises a ValueError if they are unlike."""
+def together(name: str, parts: Sequence[Weight]) -> Weight:
+    """Weights of experts as one, of this name; raises a ValueError if they are unlike."""
     first = parts[0]
-    if {(one.kind, one.shape) for one in parts} != {(first.kind, first.shape)}:
-        raise ValueError("experts have weights of several types or shapes")
+    if other := next((one for one in parts if (one.kind, one.shape) != (first.kind, first.shape)), None):
+        raise ValueError(f"experts have weights {name} of two types or shapes, {list(first.shape)} and {list(other.shape)}")
     make = partial(np.concatenate, [part.data for part in parts])
     return replace(first, data=_NO_BYTES, shape=(len(parts), *first.shape), mapped=False, make=make)
 
@@ -93,7 +93,7 @@ def _together(weights: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = weight
         else:
             apart.setdefault(match[1] + _OTHER_NAMES.get(match[3], match[3]), {})[int(match[2])] = weight
-    return found | {name: together([one for _, one in sorted(each.items())]) for name, each in apart.items()}
+    return found | {name: together(name, [one for _, one in sorted(each.items())]) for name, each in apart.items()}
 
 
 def _in_order(found: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Set
 from itertools import product
 from typing import Any, Final
 
@@ -26,7 +26,6 @@ _ROTARY_NUMBERS: Final = {
 """Settings of a rotary embedding: a bound that they exceed, and their maximum."""
 _BY_LAYER: Final = {"default", "proportional"}
 """The same where heads of layers have several sizes."""
-_TEMPER: Final = {"original_max_position_embeddings", "llama_4_scaling_beta"}
 _ONLY: Final = {
     "conv_bias": False, "use_expert_bias": True, "routed_scaling_factor": 1.0,
     "mamba_conv_bias": True, "mamba_proj_bias": False, "time_step_limit": (0.0, math.inf),
@@ -38,7 +37,6 @@ _SIZES: Final = {
     **dict.fromkeys(("block_multiple_of", "decoder_sparse_step"), _MOST), "num_hidden_layers": 1 << 12,
 }  # fmt: skip
 """Settings that are 1 or more where a model has them, and what they stay below."""
-_FORMATS: Final = (torch.float32, torch.bfloat16)
 
 
 def why_not_config(config: Any, name: str | None = None) -> str | None:
@@ -58,7 +56,7 @@ def why_not_config(config: Any, name: str | None = None) -> str | None:
             return f"it has no code for rotary embeddings of type {form!r}"
         if rotary.get("partial_rotary_factor", 1.0) != 1.0 and not (own.partly or form == "proportional"):
             return "it has no code for rotary embeddings of parts of a head"
-        if own.tempered and (lacks := _TEMPER - rotary.keys()):
+        if own.tempered and (lacks := {"original_max_position_embeddings", "llama_4_scaling_beta"} - rotary.keys()):
             return f"its rotary embedding does not say {min(lacks)}"
     if own.activation and (activation := getattr(config, own.activation)) not in ACTIVATIONS:
         return f"it has no code for {own.activation} {activation!r}"
@@ -90,6 +88,10 @@ def why_not_sizes(config: Any, own: Family) -> str | None:
         value = getattr(config, setting, None)
         if value is not None and not (isinstance(value, int) and (setting in present) <= value < _SIZES.get(setting, _MOST)):
             return f"its {setting} is {value!r}"
+    groups = {layer.facts.get("value_heads", ""): layer.facts.get("key_heads", "") for layer in own.states.values()}
+    for heads, shared in {"num_attention_heads": "num_key_value_heads", **groups}.items():
+        if (count := getattr(config, heads, None)) and (parts := getattr(config, shared, None)) and count % parts:
+            return f"its {heads} is {count}, which is no multiple of its {shared}, {parts}"
     numbers = [(setting, rotary.get(setting)) for rotary, setting in product(rotary_settings(config), _ROTARY_NUMBERS)]
     numbers += [(setting, getattr(config, setting, None)) for setting in (own.scale[0], own.epsilon, *own.factors.values())]
     for setting, value in numbers:
@@ -126,9 +128,8 @@ def why_not(model: Any) -> str | None:
     embedded, scored = len(weights[EMBEDDING]), len(weights[HEAD])
     if scored > embedded:
         return f"it scores {scored} tokens and has embeddings of {embedded}"
-    if others := weights.keys() ^ shapes_of(model.config).keys():
-        return f"it has no code for the weight {min(others)!r}"
-    return None
+    others = weights.keys() ^ shapes_of(model.config).keys()
+    return f"it has no code for the weight {min(others)!r}" if others else None
 
 
 def why_not_files(model_type: str | None, dtype: torch.dtype | None) -> str | None:
@@ -145,8 +146,8 @@ def why_not_format(model: Any) -> str | None:
     return _why_not_formats({p.dtype for p in model.parameters()})
 
 
-def _why_not_formats(formats: Collection[torch.dtype]) -> str | None:
-    if len(formats) > 1 or not set(formats) <= set(_FORMATS):
+def _why_not_formats(formats: Set[torch.dtype]) -> str | None:
+    if len(formats) > 1 or not formats <= {torch.float32, torch.bfloat16}:
         found = ", ".join(sorted(str(one).removeprefix("torch.") for one in formats))
         return f"it computes in float32 or bfloat16, and the model is in {found}"
     return None
