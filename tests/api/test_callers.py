@@ -229,6 +229,10 @@ def test_wrong_arguments_of_requests_are_refused(pair, translator, arguments, sa
 # What a notebook shows, and what another process gets -------------------------------------------------------------------
 
 
+def test_a_seed_may_be_a_number_of_numpy(pair):
+    assert pair.generate("the fox", seed=np.int64(3), limits=SHORT).seed == 3
+
+
 def test_a_piece_and_a_traced_result_are_shown_without_their_rounds(pair):
     [*pieces] = pair.stream(IDS, limits=SHORT, method="rsd-s")
     result = pair.generate(IDS, limits=SHORT, trace=True)

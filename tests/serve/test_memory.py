@@ -12,6 +12,7 @@ import torch
 import draftwood
 from draftwood import LoadOptions, Method
 from draftwood.core.errors import ConfigError
+from draftwood.engine.prompts import AGAIN
 from draftwood.native.library import LIBRARY
 from draftwood.serve.decoding import rows as rows_module
 from draftwood.serve.decoding import scheduler
@@ -138,6 +139,14 @@ def test_running_states_count_and_texts_wait_for_them(hybrid):
     assert max(running for running, _ in seen) == count
     assert 0 < max(taken for _, taken in seen) <= gibibytes * 2**30 + count * pages
     assert hybrid.target.memory_bytes == 0
+
+
+def test_the_next_turn_of_a_chat_copies_all_but_a_few_tokens_of_running_states(hybrid):
+    prompt = [5 + 7 * i % 60 for i in range(200)]
+    with serving(make_service(hybrid)) as client:
+        for known, given in ((0, prompt), (len(prompt) - 4, [*prompt[:-4], *range(9, 50)])):
+            usage = answer(client, completion(prompt=given, max_tokens=20, ignore_eos=True))["usage"]
+            assert 0 <= known - usage["prompt_tokens_details"]["cached_tokens"] <= AGAIN
 
 
 ROOT = Path(__file__).parents[2]

@@ -62,6 +62,16 @@ def test_a_trace_is_that_of_the_same_text_in_python(folders, pair, method):
     assert not replay(found).differences
 
 
+def test_rows_without_drafts_and_at_temperature_0_have_traces(client, pair):
+    plain = trace_of(client, traced(client, speculative=False))
+    assert (plain.method, plain.draft, plain.shape) == ("ar", None, None)
+    assert [len(made.nodes) for made in plain.rounds] == [1] * 16
+    assert plain.tokens == trace_of(client, traced(client)).tokens
+    greedy = trace_of(client, traced(client, temperature=0))
+    assert greedy.tokens == pair.generate("the fox ran", temperature=0.0, max_new_tokens=16).token_ids
+    assert not replay(greedy).differences
+
+
 def test_events_are_the_rounds_as_the_page_shows_them(client):
     name = streamed(client, chat(trace=True))[0]["id"]
     trace = trace_of(client, name)
