@@ -61,6 +61,6 @@ def test_on_the_native_engine_too(kind, monkeypatch):
     target, draft = (runner_of("native", model(kind, seed, torch.float32), drafts=seed == 2) for seed in (1, 2))
     assert distance(target, draft, "rsd-s", "2x2", "recursive") < EXACT
     wider = sliding_window(target.model.config)._replace(size=WINDOW + 1)
-    monkeypatch.setattr("draftwood.runners.native.facts.sliding_window", lambda config: wider)
+    monkeypatch.setattr("draftwood.runners.native.stored.sliding_window", lambda config: wider)
     wrong = runner_of("native", target.model, check=False)
     assert distance(wrong, draft, "chain", "2", "recursive") > WRONG

@@ -3,6 +3,7 @@
 import json
 
 import gguf
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GptOssForCausalLM, Mxfp4Config
@@ -14,6 +15,7 @@ from tests.differences import difference
 from tests.faults.folders import tiny_tokenizer
 from tests.native.test_codes import compare
 from tests.native.test_families import TEXT, model_of, native, plain
+from tests.native.test_stored import check_read, saved
 
 KIND, SIZES = "gpt_oss", {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
 MXFP4 = gguf.GGMLQuantizationType.MXFP4
@@ -33,6 +35,12 @@ def write_in_codes(model, folder):
     config = json.loads((folder / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
     (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_folder_of_numbers_is_read_as_transformers_reads_it(tmp_path, dtype):
+    model = saved(model_of(KIND, dtype, **SIZES), tmp_path)
+    assert torch.equal(check_read(tmp_path, model)(TEXT).logits, model(TEXT).logits)
 
 
 def test_a_folder_of_codes_is_the_model_that_transformers_makes_of_it(tmp_path):

@@ -89,7 +89,9 @@ def why_not_sizes(config: Any, own: Family) -> str | None:
         if value is not None and not (isinstance(value, int) and (setting in present) <= value < _SIZES.get(setting, _MOST)):
             return f"its {setting} is {value!r}"
     groups = {layer.facts.get("value_heads", ""): layer.facts.get("key_heads", "") for layer in own.states.values()}
-    for heads, shared in {"num_attention_heads": "num_key_value_heads", **groups}.items():
+    if not own.varied:
+        groups["num_attention_heads"] = "num_key_value_heads"
+    for heads, shared in groups.items():
         if (count := getattr(config, heads, None)) and (parts := getattr(config, shared, None)) and count % parts:
             return f"its {heads} is {count}, which is no multiple of its {shared}, {parts}"
     numbers = [(setting, rotary.get(setting)) for rotary, setting in product(rotary_settings(config), _ROTARY_NUMBERS)]
