@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from draftwood import ConfigError, Limits, LoadOptions, Method, Pair, Sampling, Translator, hf, load, load_translator
+from draftwood.engine.knowledge import Known
 from tests.faults.folders import save_tiny
 
 ON_CPU = LoadOptions(dtype="float32", device="cpu", backend="torch")
@@ -231,6 +232,14 @@ def test_wrong_arguments_of_requests_are_refused(pair, translator, arguments, sa
 
 def test_a_seed_may_be_a_number_of_numpy(pair):
     assert pair.generate("the fox", seed=np.int64(3), limits=SHORT).seed == 3
+
+
+def test_a_draft_text_is_drafted_from_where_tune_chose_no_drafts(pair, monkeypatch):
+    monkeypatch.setattr(pair, "known", Known(choices={1.0: Method(method="ar")}))
+    assert [pair.method().method, pair.method(draft_text="the fox").method] == ["ar", "adaptive"]
+    assert pair.generate("the fox", draft_text="the fox ran", seed=1, limits=SHORT).stats.drafted
+    with pytest.raises(ConfigError, match="not for ar: leave it out"):
+        pair.method("ar", draft_text="the fox")
 
 
 def test_a_piece_and_a_traced_result_are_shown_without_their_rounds(pair):

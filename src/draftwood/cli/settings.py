@@ -209,10 +209,9 @@ class Settings:
     def opened(self, session: S) -> Opened[S]:
         """Loaded models with the decoder of these settings."""
         sampling = session.own_sampling(self.given_of(self.sampling))
-        decoder = session.decoder(self.method, temperature=sampling.temperature)
+        method = session.method(self.method, temperature=sampling.temperature, draft_text=self.drafts.draft_text)
+        decoder = session.decoder(method, temperature=sampling.temperature)
         list(decoder.stream([], sampling))  # refuses a verifier for another temperature
-        method = session.method(self.method, temperature=sampling.temperature)
-        fit.check_draft_text(method, self.drafts.draft_text)
         return Opened(session, decoder, sampling, method)
 
     def limits_from(self, own: Limits) -> Limits:

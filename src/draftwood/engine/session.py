@@ -13,6 +13,7 @@ from draftwood.core.checks import short_repr
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.fit import check_draft_text
 from draftwood.core.limits import Limits
+from draftwood.core.methods import METHODS
 from draftwood.core.rounds import Piece
 from draftwood.core.seeds import seed_or_random, seeds_for
 from draftwood.core.settings import Method
@@ -128,16 +129,22 @@ class Session(ABC):
         """
         return self._sampling_with(given) if given else self.sampling
 
-    def method(self, method: MethodLike | None = None, *, temperature: float | None = None) -> Method:
-        """The method with every ``auto`` replaced, for a temperature or that of :attr:`sampling`.
+    def method(
+        self, method: MethodLike | None = None, *, temperature: float | None = None, draft_text: object = None
+    ) -> Method:
+        """The method with every ``auto`` replaced, for a temperature or that of :attr:`sampling`, and a draft text if any.
 
-        A method without any setting is the one that ``tune`` has chosen, if it has.
+        A method without any setting is the one that ``tune`` has chosen, if it has, and if that takes drafts from the text.
+        Raises a ConfigError if the named one takes none.
         """
-        wanted = arguments.method_of(method)
-        temperature = self.sampling.temperature if temperature is None else temperature
+        wanted, temperature = arguments.method_of(method), self.sampling.temperature if temperature is None else temperature
         if wanted == Method():
-            wanted = self.known.choose(temperature)
-        return self._decoders.resolve(wanted, greedy=temperature == 0)
+            chosen = self._decoders.resolve(self.known.choose(temperature), greedy=temperature == 0)
+            if draft_text is None or METHODS[chosen.method].repeats:
+                return chosen
+        resolved = self._decoders.resolve(wanted, greedy=temperature == 0)
+        check_draft_text(resolved, draft_text)
+        return resolved
 
     def decoder(self, method: MethodLike | None = None, *, temperature: float | None = None) -> Decoder:
         """A decoder for token ids at a temperature, as :meth:`method`; other threads wait while one uses the models.
@@ -189,8 +196,7 @@ class Session(ABC):
         return [replace(result, trace=found) for result, found in zip(results, made.traces(), strict=True)]
 
     def _with_method(self, given: CallSettings, sampling: Sampling) -> tuple[Decoder, Method]:
-        resolved = self.method(given.get("method"), temperature=sampling.temperature)
-        check_draft_text(resolved, given.get("draft_text"))
+        resolved = self.method(given.get("method"), temperature=sampling.temperature, draft_text=given.get("draft_text"))
         return self._decoders.of(resolved, greedy=sampling.greedy), resolved
 
     def requests(
