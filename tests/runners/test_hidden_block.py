@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from draftwood.core.errors import PairingError
+from draftwood.core.scores import dense
 from draftwood.runners.hidden.runner import HiddenBlockRunner
 from draftwood.train.features import Example
 from draftwood.train.hidden import block_log_probs
@@ -123,7 +124,8 @@ def test_nothing_can_be_drafted_below_the_block_nor_outside_the_drafts_tokens():
     runner.set_rows(rows_of([[1, 5]]))
     given(runner, [plain_hidden(model, [1, 5], tuple(runner.model.config.target_layers))])
     tokens, depths = torch.tensor([[2, 3, 4]]), torch.tensor([[0, BLOCK - 1, BLOCK]])
-    logits = runner.extend(tokens, depths, torch.eye(3, dtype=torch.bool)[None]).dense(VOCAB)[0]
+    scores = runner.extend(tokens, depths, torch.eye(3, dtype=torch.bool)[None])
+    logits = dense(scores.logits, scores.tokens, VOCAB)[0]
     assert torch.isfinite(logits[:2, :6]).all()
     assert torch.isinf(logits[:2, 6:]).all()
     assert torch.isinf(logits[2]).all()
