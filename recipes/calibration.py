@@ -10,34 +10,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-ROOT = Path(__file__).resolve().parents[1]
-for folder in (ROOT, ROOT / "src"):
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-
-from draftwood.api import load  # noqa: E402
-from draftwood.core.limits import Limits  # noqa: E402
-from draftwood.core.settings import LoadOptions, Method  # noqa: E402
-from draftwood.draft.adaptive import constants  # noqa: E402
-from draftwood.draft.adaptive.budget import Budget  # noqa: E402
-from draftwood.draft.adaptive.controllers import Controllers  # noqa: E402
-from draftwood.draft.adaptive.learnt import NOTHING, Knowledge  # noqa: E402
-from draftwood.engine.decode import Decoder  # noqa: E402
-from draftwood.engine.knowledge import FORMAT  # noqa: E402
-from draftwood.engine.methods import build  # noqa: E402
-from draftwood.engine.requests import Request  # noqa: E402
-from draftwood.sampling.settings import Sampling  # noqa: E402
-from recipes.turns import text_turns  # noqa: E402
-
-if TYPE_CHECKING:
-    from draftwood.api import Pair
+from draftwood.api import Pair, load
+from draftwood.core.limits import Limits
+from draftwood.core.settings import LoadOptions, Method
+from draftwood.draft.adaptive import constants
+from draftwood.draft.adaptive.budget import Budget
+from draftwood.draft.adaptive.controllers import Controllers
+from draftwood.draft.adaptive.learnt import NOTHING, Knowledge
+from draftwood.engine.decode import Decoder
+from draftwood.engine.knowledge import FORMAT
+from draftwood.engine.methods import build
+from draftwood.engine.requests import Request
+from draftwood.sampling.settings import Sampling
+from recipes.turns import text_turns
 
 NODES: Final = 16
 TEMPERATURES: Final = {"temperature 0": 0.0, "sampling": 1.0}
@@ -76,10 +67,7 @@ class WholeTrees(Budget):
 def calibration(pair: Pair, prompts: Sequence[Sequence[int]], limits: Limits, temperature: float) -> Knowledge:
     """What the draft of a pair brings in answers to these prompts."""
     controllers = Controllers(budget=(trees := WholeTrees()))
-    greedy = temperature == 0
-    parts = build(
-        pair.method(Method(method="adaptive"), temperature=temperature), pair.draft, greedy=greedy, controllers=controllers
-    )
+    parts = build(Method(method="adaptive"), pair.draft, greedy=temperature == 0, controllers=controllers)
     decoder = Decoder(pair.target, *parts, tokenizer=pair.tokenizer, eos=pair.eos)
     requests = [Request(prompt=prompt, seed=seed, limits=limits) for seed, prompt in enumerate(prompts)]
     found = [one.stats for _, one in decoder.results(requests, Sampling(temperature=temperature), rows=1)]

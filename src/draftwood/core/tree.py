@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from draftwood.core.draws import Draw
+from draftwood.core.draws import FREE_DRAWS, Draw
 from draftwood.core.log_probs import Distributions
 
 
@@ -56,8 +56,7 @@ class DraftTree:
     @cached_property
     def draft_log_probs(self) -> Distributions | None:
         """The distributions that children were drawn from; None of others, which no verifier needs."""
-        drawn = self.draw in (Draw.WITHOUT_REPLACEMENT, Draw.INDEPENDENT)
-        return self.ranking() if drawn and self.ranking is not None else None
+        return None if self.ranking is None or self.draw in FREE_DRAWS else self.ranking()
 
     @cached_property
     def draft_logp(self) -> Float[Tensor, "row inner vocab"] | None:

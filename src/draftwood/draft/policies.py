@@ -52,9 +52,8 @@ class ConstantBranching:
         self._branching = branching
         self.widths = tuple(accumulate(branching, mul))
         self.branching = max(branching)
-        self.name = "chain" if self.branching == 1 else "rsd-c"
-        if draw is Draw.SHARED_NOISE:
-            self.name = "shared-noise"
+        drawn = "chain" if self.branching == 1 else "rsd-c"
+        self.name = "shared-noise" if draw is Draw.SHARED_NOISE else drawn
 
     def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
         count = self._branching[level.depth]
