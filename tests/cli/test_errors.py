@@ -161,15 +161,17 @@ def test_debug_shows_where(run, pair, monkeypatch):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes break in another way")
-def test_a_reader_that_goes_away_is_no_error(environment):
+@pytest.mark.parametrize("words", [["--help"], ["models"], ["--debug", "generate", "--max-new-tokens", "64", "the fox"]])
+def test_a_reader_that_goes_away_ends_a_command_without_a_message_as_sigpipe_does(environment, pair, words):
     child = subprocess.Popen(
-        [sys.executable, "-m", "draftwood", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-    )
+        [sys.executable, "-m", "draftwood", *words, *(pair if "generate" in words else [])],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+    )  # fmt: skip
     assert child.stdout is not None
     assert child.stderr is not None
     child.stdout.close()
     assert child.stderr.read() == b""
-    child.wait(timeout=60)
+    assert child.wait(timeout=60) == 141
 
 
 INTERRUPTED = """

@@ -164,7 +164,7 @@ def test_the_command_refuses_in_one_line(fox, tmp_path):
         return CliRunner().invoke(main, ["adapt", *options]).output
 
     assert "no text in" in run("--target", "fox", "--texts", str(tmp_path))
-    assert "no text in" in run("--target", "fox", "--texts", str(tmp_path / "no"))
+    assert f"Error: texts {tmp_path / 'no'} does not exist: give files" in run("--target", "fox", "--texts", str(tmp_path / "no"))
     assert "There was nothing to remove." in run("--target", "fox", "--remove")
     assert "no drafter for" in run("--target", f"{fox.parent.parent / 'fox'}/", "--remove")
     assert "give 2000 or more" in run("--target", "fox", "--tokens", "1")
@@ -235,7 +235,7 @@ def test_a_server_without_texts_or_a_drafter_to_train_is_refused_before_its_mode
     monkeypatch.setattr("draftwood.cli.serve.load_session", None)
     for more, folder, message in (
         (["--target", "fox"], tmp_path / "empty", "no text in"),
-        (["--target", "fox"], tmp_path / "no", "no text in"),
+        (["--target", "fox"], tmp_path / "no", "does not exist: give files"),
         (["--target", "fox", "--draft", str(fox)], texts, "and the drafter of 'fox' is"),
         (["--target", str(fox)], texts, "leave --adapt out"),
     ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -40,12 +39,16 @@ def text_of(what: str, given: str) -> str:
 
 @contextmanager
 def standard_output() -> Iterator[None]:
-    """Write to standard output. After a failure its buffer is dropped, so that Python does not fail again at exit."""
+    """Write to standard output. After a failure its buffer is dropped."""
     try:
         with named("standard output"):
             yield
-    except OSError as error:
-        if error.errno != errno.EPIPE:  # click handles a closed pipe
-            with suppress(OSError), open(os.devnull, "wb") as nowhere:
-                os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    except OSError:
+        drop_output()
         raise
+
+
+def drop_output() -> None:
+    """Drop what standard output still holds, so that Python does not fail again at exit."""
+    with suppress(OSError), open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import sys
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any, final
 
 import click
 
+from draftwood.cli.console import drop_output
 from draftwood.core.errors import ConfigError, DraftwoodError, is_out_of_memory
 
 
@@ -44,6 +44,16 @@ class Interrupted(click.ClickException):
 
 
 @final
+class ClosedPipe(click.ClickException):
+    """The reader of standard output has gone, as of ``| head -1``: no message, and the status of a command that SIGPIPE ends."""
+
+    exit_code = 141
+
+    def show(self, file: Any = None) -> None:
+        drop_output()
+
+
+@final
 class Commands(click.Group):
     """A group that imports a command only when it is used.
 
@@ -71,6 +81,8 @@ class Commands(click.Group):
             return super().make_context(info_name, args, parent, **extra)
         except KeyboardInterrupt:
             raise Interrupted("") from None
+        except BrokenPipeError:
+            raise ClosedPipe("") from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.homes)
@@ -100,6 +112,8 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Interrupted("") from None
+        except BrokenPipeError:
+            raise ClosedPipe("") from None
         except Exception as error:
             failure = None if ctx.params.get("debug") else as_failure(error)
             if failure is None:
@@ -108,7 +122,7 @@ class Commands(click.Group):
 
 
 def as_failure(error: Exception) -> Failure | None:
-    """The message for an error; None for click's own exceptions and for a closed pipe."""
+    """The message for an error; None for click's own exceptions."""
     if isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):
         return None
     if isinstance(error, DraftwoodError):
@@ -116,8 +130,6 @@ def as_failure(error: Exception) -> Failure | None:
     if is_out_of_memory(error):
         return Failure("out of memory: lower --batch-size or --max-new-tokens, or take a smaller model")
     if isinstance(error, OSError):
-        if error.errno == errno.EPIPE:
-            return None
         return Failure(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
     return Failure(
         f"unexpected {type(error).__name__}: {error}. This is a bug in Draftwood or in a library that it uses; "

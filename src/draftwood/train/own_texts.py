@@ -45,7 +45,9 @@ def read_texts(paths: Sequence[Path]) -> list[Text]:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files that are read of a folder; of another path itself."""
+    """The files that are read of a folder; of another path itself. Raises a ConfigError if there is none."""
+    if not path.exists():
+        raise ConfigError(f"texts {path} does not exist: give files or folders of texts")
     if not path.is_dir():
         return [path]
     shown = (one for one in path.rglob("*") if not any(part[0] == "." for part in one.relative_to(path).parts))
@@ -54,7 +56,7 @@ def files_of(path: Path) -> list[Path]:
 
 def state_of(paths: Sequence[Path]) -> str:
     """A digest of the names, sizes and times of the files. Raises a ConfigError if there are none."""
-    stats = {file.absolute(): file.stat() for path in paths for file in files_of(path) if file.is_file()}
+    stats = {file.absolute(): file.stat() for path in paths for file in files_of(path)}
     if not stats:
         raise ConfigError(f"no text in {', '.join(map(str, paths))}: give files or folders of texts")
     found = [(bytes(file), one.st_size, one.st_mtime_ns) for file, one in stats.items()]
