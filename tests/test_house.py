@@ -51,7 +51,7 @@ BUDGETS = {
     # Lines of each room, at most: about 2 % above what is there. A room that must grow says what it replaces.
     "core": 2537, "grammar": 553, "hardware": 368, "native": 510, "sampling": 1382, "runners": 7220, "draft": 2598,
     "verify": 638, "loading": 3914, "trace": 2750, "engine": 3516, "hf": 334, "train": 1651, "exactness": 1428, "tune": 363,
-    "serve": 6652, "ray": 678, "cli": 3659,
+    "serve": 6692, "ray": 678, "cli": 3659,
 }  # fmt: skip
 NATIVE = 5_030
 """Lines of C++ of the native engine, at most."""

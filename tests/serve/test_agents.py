@@ -41,8 +41,8 @@ def test_calls_of_every_kind_come_back_as_their_own_items(scripted, name, argume
     found = answer(client, body, path=RESPONSES)
     [made] = found["output"]
     assert {key: made[key] for key in item} == item
-    assert [warning.split(" is ")[0] for warning in found["warnings"]] == [
-        "the tool web_search", "the tool image_generation", "the tool mcp"]  # fmt: skip
+    assert [warning.partition(",")[0] for warning in found["warnings"]] == [
+        "tools holds web_search", "tools holds image_generation", "tools holds mcp"]  # fmt: skip
     events = events_of(client, RESPONSES, body)
     [streamed] = assembled(events)["output"]
     assert {key: streamed[key] for key in item} == item
@@ -59,6 +59,11 @@ def test_the_pattern_of_a_custom_tool_holds_a_call_that_must_come(scripted):
     body = {"input": [GO], "tools": TOOLS, "tool_choice": {"type": "custom", "name": "patch"}, "seed": 3}
     [made] = answer(scripted[0], body, path=RESPONSES)["output"]
     assert re.fullmatch("[ab]{3}", made["input"])
+    some = [{"type": "mcp", "server_label": "a"}, {"type": "custom", "name": "patch"}]
+    body["tool_choice"] = {"type": "allowed_tools", "mode": "required", "tools": some}
+    found = answer(scripted[0], body, path=RESPONSES)
+    assert [item["name"] for item in found["output"]] == ["patch"] * len(found["output"])
+    assert found["tool_choice"] == body["tool_choice"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
@@ -72,7 +77,9 @@ def test_what_agents_send_is_taken_with_a_line_or_refused_in_a_sentence(scripted
     assert len(warnings) == len(words)
     assert all(word in line for word, line in zip(words, warnings, strict=True)), warnings
     if warnings:
-        assert strict.post(case["path"], json=case["body"]).status_code == 400
+        response = strict.post(case["path"], json=case["body"])
+        assert response.status_code == 400
+        assert case["path"] != RESPONSES or response.json()["error"]["param"] in case["body"], response.text
 
 
 def test_a_long_conversation_loses_its_beginning_where_the_request_says_so(scripted):

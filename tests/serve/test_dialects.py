@@ -10,6 +10,7 @@ import pytest
 from draftwood.serve.dialects.messages import Messages, MessagesBody
 from draftwood.serve.dialects.ollama import Ollama, OllamaChatBody, OllamaGenerateBody
 from draftwood.serve.dialects.responses import Responses, ResponsesBody
+from draftwood.serve.http.errors import ApiError
 from tests.serve.client import CHAT, COMPLETIONS, MESSAGES, answer, chat
 from tests.serve.conftest import make_service, serving
 from tests.serve.interfaces import GENERATE, MESSAGES_ROUTE, OLLAMA, RESPONSES, assembled, error_of, events_of, request, said
@@ -155,6 +156,14 @@ def test_a_prompt_of_ollama_is_a_chat_or_continued_as_it_is():
     assert generate(raw=True, options={"num_predict": 5}).chat["max_tokens"] == 5
     for made in (generate(raw=True, options={"num_predict": -2}), ollama(options={"num_predict": -3.0})):
         assert made.chat["max_tokens"] == -1  # which fills the context
+
+
+def test_a_penalty_of_ollama_is_taken_where_it_counts_the_whole_text():
+    assert ollama(options={"repeat_penalty": 1.1, "repeat_last_n": -1}).chat["repetition_penalty"] == 1.1
+    assert ollama(options={"repeat_penalty": 1, "repeat_last_n": 64}).chat["repeat_last_n"] == 64  # a remark names it
+    for more in ({}, {"repeat_last_n": 64}, {"repeat_last_n": -1, "repetition_penalty": 1.2}):
+        with pytest.raises(ApiError, match="a penalty here counts the whole text: send repeat_last_n -1"):
+            ollama(options={"repeat_penalty": 1.1, **more})
 
 
 # ---- over HTTP ----
@@ -327,10 +336,13 @@ def test_a_stop_sequence_ends_a_message_and_is_named(client):
     assert whole(client, MESSAGES_ROUTE)["stop_reason"] == "max_tokens"
 
 
-def test_tokens_of_a_message_are_counted(client):
+def test_tokens_of_a_prompt_are_counted(client):
     body = {"messages": MESSAGES, "system": "a dog"}
     counted = client.post(f"{MESSAGES_ROUTE}/count_tokens", json=body).json()
     assert counted == {"input_tokens": whole(client, MESSAGES_ROUTE, system="a dog")["usage"]["input_tokens"]}
+    counted = client.post(f"{RESPONSES}/input_tokens", json={**BODIES[RESPONSES], "instructions": "a dog"}).json()
+    used = whole(client, RESPONSES, instructions="a dog")["usage"]["input_tokens"]
+    assert counted == {"object": "response.input_tokens", "input_tokens": used}
 
 
 # ---- Ollama ----

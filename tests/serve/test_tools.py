@@ -33,6 +33,10 @@ from tests.serve.interfaces import MESSAGES_ROUTE, OLLAMA, RESPONSES, Said, asse
 from tests.tiny_chat import CALLS, TEMPLATE, chat_tokenizer, save_chat
 
 NAMED = {"type": "function", "function": {"name": "get_weather"}}
+ONE_OF_TWO = {
+    "type": "allowed_tools",
+    "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "get_time"}}]},
+}
 CITY = '{"city": "Bern", "days": 2}'
 WEATHER = {
     "type": "function",
@@ -535,6 +539,9 @@ def test_a_stream_is_not_silent_while_a_whole_call_is_written(plain, monkeypatch
 # ---- calls that must come ----
 
 
+BOTH = {"get_weather", "get_time"}
+
+
 def valid(choice):
     """The names of the calls, whose arguments validate."""
     schemas = {tool["function"]["name"]: tool["function"].get("parameters", {"maxProperties": 0}) for tool in TOOLS}
@@ -547,10 +554,10 @@ def valid(choice):
 @pytest.mark.parametrize("template", [TEMPLATE, HERMES])
 def test_required_calls_validate_and_drafts_change_nothing(tmp_path, monkeypatch, template, temperature):
     with writing(tmp_path, monkeypatch, template) as (client, _):
-        for choice, names in (("required", {"get_weather", "get_time"}), (NAMED, {"get_weather"})):
+        for choice, names in (("required", BOTH), (NAMED, {"get_weather"}), (ONE_OF_TWO, {"get_time"})):
             for seed in range(4) if temperature else (0, 3):
                 body = {"tools": TOOLS, "tool_choice": choice, "seed": seed, "temperature": temperature, "max_tokens": 600}
-                body["parallel_tool_calls"] = choice == "required" and seed > 2
+                body["parallel_tool_calls"] = choice != NAMED and seed > 2
                 found = answer(client, chat(**body))["choices"][0]
                 assert said(from_stream(client, **body, speculative=False)) == said(found)
                 assert said(from_stream(client, **body)) == said(found)
@@ -561,6 +568,14 @@ def test_required_calls_validate_and_drafts_change_nothing(tmp_path, monkeypatch
                 assert set(valid(found)) <= names
                 if not body["parallel_tool_calls"]:
                     assert len(valid(found)) == 1
+
+
+def test_the_model_is_shown_the_tools_that_are_allowed(plain):
+    may = {"type": "allowed_tools", "allowed_tools": {**ONE_OF_TWO["allowed_tools"], "mode": "auto"}}
+    for choice in (ONE_OF_TWO, may):
+        assert prompt_of(*plain, tools=TOOLS, tool_choice=choice) == prompt_of(*plain, tools=[TIME])
+    assert reply(*plain, "the fox", tool_choice=may)["message"]["content"] == "the fox"
+    assert calls_of(reply(*plain, hermes("get_time", "{}"), tool_choice=may)) == [("get_time", "{}")]
 
 
 def test_an_answer_with_a_form_is_of_this_form_or_a_call(plain):
@@ -642,6 +657,11 @@ def test_arguments_are_those_that_a_function_names(more, further):
     ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
     ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", "'f'"),
     ({"tools": TOOLS, "tool_choice": "always"}, "tool_choice", "always"),
+    ({"tools": [WEATHER], "tool_choice": ONE_OF_TWO}, "tool_choice", "'get_time'"),
+    ({"tools": TOOLS, "tool_choice": {**ONE_OF_TWO, "allowed_tools": {"mode": "auto", "tools": []}}}, "tool_choice",
+     "tool_choice.allowed_tools.tools is []"),
+    ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "any", "tools": [NAMED]}}},
+     "tool_choice", "tool_choice.allowed_tools.mode is 'any'"),
     ({"tools": [{**TIME, "function": {"name": "f", "parameters": {"type": "array", "uniqueItems": True}}}],
       "tool_choice": "required"}, "tools", "the parameters of the function 'f'"),
     ({"tools": [{**TIME, "function": {"name": "f", "parameters": {"type": "string"}}}], "tool_choice": "required"}, "tools",

@@ -164,7 +164,8 @@ def test_the_command_refuses_in_one_line(fox, tmp_path):
         return CliRunner().invoke(main, ["adapt", *options]).output
 
     assert "no text in" in run("--target", "fox", "--texts", str(tmp_path))
-    assert f"Error: texts {tmp_path / 'no'} does not exist: give files" in run("--target", "fox", "--texts", str(tmp_path / "no"))
+    gone = str(tmp_path / "no")
+    assert f"Error: texts {gone} does not exist: give files" in run("--target", "fox", "--texts", gone)
     assert "There was nothing to remove." in run("--target", "fox", "--remove")
     assert "no drafter for" in run("--target", f"{fox.parent.parent / 'fox'}/", "--remove")
     assert "give 2000 or more" in run("--target", "fox", "--tokens", "1")

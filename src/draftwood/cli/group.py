@@ -45,7 +45,7 @@ class Interrupted(click.ClickException):
 
 @final
 class ClosedPipe(click.ClickException):
-    """The reader of standard output has gone, as of ``| head -1``: no message, and the status of a command that SIGPIPE ends."""
+    """The reader of standard output has gone, as in ``| head -1``: the status of a command that SIGPIPE ends."""
 
     exit_code = 141
 

@@ -27,7 +27,6 @@ _ALIASES: Final = {
     **dict.fromkeys(("served_model_name", "alias"), "name"),
     **dict.fromkeys(("num_assistant_tokens", "num_speculative_tokens"), "nodes"),
     "temp": "temperature",
-    "logits_processor": "processors",
     "torch_dtype": "dtype",
     "eos_token_id": "stop_token_ids",
     "api_key": "api_key_file",
@@ -46,7 +45,7 @@ _OTHER_ADVICE: Final = {
     "load_in_4bit": 'give options=LoadOptions(weights="int4")',
     "load_in_8bit": 'give options=LoadOptions(weights="int8")',
     "token": "the environment variable HF_TOKEN holds the one of the hub",
-    "recipe.logits_processor": "call recipe with a draft model, custom_generate=recipe(draft_model)",
+    "logits_processor": "give sampling=Sampling(processors=...); generate takes custom_generate=recipe(draft_model)",
     "cache_dir": "the environment variable HF_HOME names the folder of the hub's files",
 }
 _SETTINGS: Final[dict[str, tuple[str, list[str]]]] = {}
@@ -66,7 +65,7 @@ def known_arguments(function: F) -> F:
     def checked(*positional: Any, **given: Any) -> Any:
         if unknown := next((name for name in given if name not in names), None):
             where = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
-            said = _OTHER_ADVICE.get(f"{where}.{unknown}") or advice(unknown, names) or f"it takes {', '.join(names)}"
+            said = advice(unknown, names) or f"it takes {', '.join(names)}"
             raise UnknownArgumentError(f"{where} has no argument {unknown!r}: {said}")
         return function(*positional, **given)
 

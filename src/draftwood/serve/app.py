@@ -74,12 +74,17 @@ class Routes:
 
         return Described(path, answer, summary, kind)
 
-    async def count_tokens(self, request: Request) -> Response:
-        made = await asyncio.to_thread(Messages, await read(request, MessagesBody))
-        body, _ = await self._checked(ChatBody, made.chat, made.remarks)
-        preparation = (await self._service(request, body)).preparation
-        prompt = await asyncio.to_thread(preparation.chat_prompt, body.messages, body)
-        return JSONResponse({"input_tokens": len(prompt)})
+    def count(self, path: str, kind: type[B], dialect: Callable[[B], Dialect], **more: str) -> Described:
+        """The route that counts the tokens of a prompt in another interface."""
+
+        async def answer(request: Request) -> Response:
+            made = await asyncio.to_thread(dialect, await read(request, kind))
+            body, _ = await self._checked(ChatBody, made.chat, made.remarks)
+            preparation = (await self._service(request, body)).preparation
+            prompt = await asyncio.to_thread(preparation.chat_prompt, body.messages, body)
+            return JSONResponse({**more, "input_tokens": len(prompt)})
+
+        return Described(path, answer, "Tokens of a prompt.", kind)
 
     async def version(self, request: Request) -> Response:
         return JSONResponse({"version": __version__})
@@ -160,7 +165,8 @@ class Routes:
         """The fields of a body, and remarks about what is ignored, with those on what was left out before."""
         rule = self._registry.options.unknown_fields
         if left and rule == "refuse":
-            raise bad(f"{left[0].partition(', so it')[0]}: leave it out", code="unsupported_parameter")
+            field = left[0].partition(" ")[0]
+            raise bad(f"{left[0].partition(', so it')[0]}: leave it out", param=field, code="unsupported_parameter")
         body, remarks = await asyncio.to_thread(checked, kind, data, rule)
         return body, [*left, *remarks]
 
@@ -206,7 +212,8 @@ def _routes(registry: Registry) -> list[Described]:
         Described("/detokenize", own.detokenize, "The text of token ids.", DetokenizeBody),
         own.dialect("/v1/responses", ResponsesBody, lambda body, _: Responses(body), "OpenAI's Responses, without a store."),
         own.dialect("/v1/messages", MessagesBody, lambda body, _: Messages(body), "Anthropic's Messages."),
-        Described("/v1/messages/count_tokens", own.count_tokens, "Tokens of a message's prompt.", MessagesBody),
+        own.count("/v1/responses/input_tokens", ResponsesBody, Responses, object="response.input_tokens"),
+        own.count("/v1/messages/count_tokens", MessagesBody, Messages),
         own.dialect("/api/chat", OllamaChatBody, Ollama, "Ollama's chats."),
         own.dialect("/api/generate", OllamaGenerateBody, Ollama, "Ollama's prompts."),
         Described("/api/show", model.show, "A model, for Ollama's clients.", ShowBody),

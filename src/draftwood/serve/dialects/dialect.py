@@ -45,7 +45,7 @@ class Dialect(Shape, ABC):
     others: ClassVar[dict[str, OtherField]]
     """Fields of the interface that this server does not have."""
     remarks: Sequence[str] = ()
-    """What was left out of the request."""
+    """What was left out of the request; each begins with its field."""
     names: ClassVar[Mapping[str, str]] = {}
     """Those of chats that have another name here, by the one in chats."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final, final
 
 from draftwood.core.checks import short_repr
@@ -60,9 +61,9 @@ class Messages(Dialect):
         if (thread := sent.get("thread")) is not None:  # the library sends the whole conversation after this code
             why = "this server keeps no conversations: send the whole one, without it"
             raise bad(f"thread is {short_repr(thread)}, but {why}", param="thread", code="thread_unsupported_request")
-        left = [*filter(None, map(_left_out, tools)), *(["mcp_servers"] if sent.get("mcp_servers") else [])]
-        left += sorted({kind for turn in turns for kind in _blocks_left_out(turn)})
-        self.remarks = [f"{name} is of Anthropic's servers only, so it was left out" for name in left]
+        left = [*filter(None, map(_left_out, tools)), *(["mcp_servers is"] if sent.get("mcp_servers") else [])]
+        left += [f"messages holds {kind}, which is" for kind in sorted({*chain(*map(_blocks_left_out, turns))})]
+        self.remarks = [f"{what} of Anthropic's servers only, so it was left out" for what in left]
         if sent.get("context_management") not in (None, {}, {"edits": []}):
             self.remarks.append("context_management is for servers that shorten conversations, so it was ignored")
         made = {
@@ -167,7 +168,7 @@ def _part(part: Json) -> list[Json]:
 
 def _left_out(tool: Json) -> str | None:
     """What is said of a tool that only Anthropic's servers and models know; None for one that the client describes."""
-    return f"the tool {tool['type']}" if _OWN_TOOL.fullmatch(str(tool.get("type"))) else None
+    return f"tools holds {tool['type']}, which is" if _OWN_TOOL.fullmatch(str(tool.get("type"))) else None
 
 
 def _blocks_left_out(turn: Json) -> set[str]:

@@ -27,6 +27,7 @@ _MACHINE: Final = frozenset(  # options of how a model is computed, which change
 _OTHERS: Final = {
     "template": OtherField("the model's own chat template is used", ("",)),
     "context": OtherField("a conversation is sent as messages", ([],)),
+    "repeat_penalty": OtherField("a penalty here counts the whole text: send repeat_last_n -1 too", (1,)),
 }
 
 
@@ -189,10 +190,14 @@ def as_time(time: datetime) -> str:
 
 
 def _options(options: Json | None) -> Json:
-    """Options as fields of a chat. Any negative number of tokens, as -2, fills the context."""
+    """Options as fields of a chat. Any negative number of tokens, as -2, fills the context. A
+    penalty of repetitions counts the last 64 tokens there, but with -1 all, as here."""
     made = {name: value for name, value in (options or {}).items() if name not in _MACHINE}
     if (most := made.pop("num_predict", None)) is not None:
         made["max_tokens"] = NO_LIMIT if isinstance(most, int | float) and most < 0 else most
+    if made.get("repeat_last_n") == -1 and "repeat_penalty" in made and "repetition_penalty" not in made:
+        made["repetition_penalty"] = made.pop("repeat_penalty")
+        del made["repeat_last_n"]
     return made
 
 

@@ -45,7 +45,7 @@ class Tools:
 
     Attributes:
         functions: of the chat.
-        remarks: what was left out, or is not held.
+        remarks: what was left out, or is not held; each begins with its field.
     """
 
     def __init__(self, given: list[Any]) -> None:
@@ -68,7 +68,7 @@ class Tools:
         elif kind == "local_shell":
             self._take("local_shell_call", {}, kind, _SHELL)
         elif kind.startswith(_OPENAI):
-            self.remarks.append(f"the tool {kind} is of OpenAI's servers only, so it was left out")
+            self.remarks.append(f"tools holds {kind}, which is of OpenAI's servers only, so it was left out")
         else:
             why = "tools are function, custom, namespace or local_shell, which your program runs: send one of them"
             raise unsupported("tools", tool, why)
@@ -87,14 +87,18 @@ class Tools:
                 text["pattern"] = f"^(?:{definition})$"
             else:
                 name = short_repr(tool.get("name"))
-                self.remarks.append(f"the grammar of the tool {name} is shown to the model only: it holds no call")
+                self.remarks.append(f"tools holds a grammar of {name}, which is shown to the model only: it holds no call")
         parameters = {"type": "object", "properties": {"input": text}, "required": ["input"], "additionalProperties": False}
         return {"description": "\n".join(filter(None, says)) or None, "parameters": parameters}
 
     def choice(self, choice: str | Json | None) -> str | Json | None:
         if not isinstance(choice, dict):
             return choice
-        if (kind := choice.get("type")) not in ("function", "custom", "local_shell"):
+        if (kind := choice.get("type")) == "allowed_tools":
+            given = objects("tool_choice", choice.get("tools"))
+            known = [self.choice(one) for one in given if not str(one.get("type")).startswith(_OPENAI)]
+            return {"type": kind, kind: {"mode": choice.get("mode"), "tools": known}}
+        if kind not in ("function", "custom", "local_shell"):
             raise unsupported("tool_choice", choice, "it names a function, custom or local_shell tool: send one of them")
         name = joined(choice.get("namespace"), choice.get("name"))
         return {"type": "function", "function": {"name": kind if kind == "local_shell" else name}}
@@ -166,10 +170,10 @@ def _said(item: Json, remarks: list[str]) -> Json | None:
         parts = objects("input", rest.get("content") or rest.get("summary") or [])
         thought = "".join(str(part.get("text") or "") for part in parts)
         if not thought and rest.get("encrypted_content"):
-            remarks.append("a reasoning of input is encrypted, and only its maker can read it, so it was left out")
+            remarks.append("input holds an encrypted reasoning, which only its maker can read, so it was left out")
         return {"role": "assistant", "reasoning_content": thought} if thought else None
     if kind.startswith(_OPENAI):
-        remarks.append(f"the item {kind} of input is of OpenAI's servers only, so it was left out")
+        remarks.append(f"input holds {kind}, which is of OpenAI's servers only, so it was left out")
         return None
     raise unsupported("input", item, f"this server reads messages, calls and outputs of tools, and reasoning, not {kind}")
 

@@ -114,7 +114,7 @@ _REFUSED: Final[Mapping[str, Mapping[str, tuple[Any, ...]]]] = {  # by the reaso
         "typical_p": (1,), "tfs_z": (1,), "top_a": (0,), "top_n_sigma": (-1,), "mirostat": (0,), "xtc_probability": (0,),
         "dry_multiplier": (0,), "dynatemp_range": (0,), "samplers": (), "logits_processors": ([],),
     },
-    "its name here is repetition_penalty: send that": {"repeat_penalty": (1,)},
+    "a penalty here counts the whole text: send repetition_penalty": {"repeat_penalty": (1,)},
     "its name here is max_tokens: send that": {"n_predict": (-1,), "max_new_tokens": (-1,)},
     "tokens are forbidden by logit_bias: send that": {"bad_words": ([],), "allowed_token_ids": ()},
     "a text follows response_format, regex or grammar: send one of them": {"ebnf": ()},

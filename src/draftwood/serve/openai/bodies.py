@@ -29,7 +29,7 @@ BODY_SECONDS: Final = 30.0  # until a request is complete
 NAMED: Final = 8
 """Ignored parts of a request in its remarks."""
 _LONGEST: Final = 80  # characters of their names in the log
-_TYPES: Final = ("str", "int", "float", "bool", "NamedTool", "Speculative")
+_TYPES: Final = ("str", "int", "float", "bool", "NamedTool", "AllowedTools", "Speculative")
 _MAX_LEVELS, _MAX_MEMBERS = 64, 4096  # levels of lists and objects in a body, and members of an object
 _NO_NESTING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[^][{}"]++')
 

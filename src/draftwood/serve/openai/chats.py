@@ -23,7 +23,7 @@ from draftwood.serve.openai.formats import FORMATS, THINK, Thinking, ToolFormat,
 from draftwood.serve.openai.histories import as_read, in_channels, with_responses, written_out
 from draftwood.serve.openai.reading import Reading
 from draftwood.serve.openai.schemas import ChatBody, ChatMessage, TemplateFields
-from draftwood.serve.openai.tools import NamedTool, Tool, grammar_of_calls, held
+from draftwood.serve.openai.tools import AllowedTools, NamedTool, Tool, grammar_of_calls, held
 
 
 @final
@@ -80,7 +80,8 @@ class Chats:
         ``remarks`` takes what the schemas have and no grammar holds.
         """
         tools, choice, form = self._tools(body), body.tool_choice, body.response_format
-        must, schema = choice not in (None, "auto"), None if form is None else form.schema_given
+        mode = choice.allowed_tools.mode if isinstance(choice, AllowedTools) else choice
+        must, schema = mode not in (None, "auto"), None if form is None else form.schema_given
         if not tools or (schema is None and not must):
             return None
         assert self._calls is not None  # else there are no tools
@@ -167,7 +168,11 @@ class Chats:
 
     def _tools(self, body: TemplateFields) -> list[Tool]:
         """The tools that the model is shown."""
-        tools = [] if body.tool_choice == "none" else list(body.tools or ())
+        choice, tools = body.tool_choice, list(body.tools or ())
+        if choice == "none":
+            tools = []
+        elif isinstance(choice, AllowedTools):
+            tools = [tool for tool in tools if tool.function.name in choice.names]
         if tools and (self._options.no_tools or self._calls is None):
             why = (
                 "the server does not know how this model writes tool calls: start it with --tool-parser, or leave tools out"

@@ -73,6 +73,28 @@ class NamedTool(Body):
     type: Literal["function"]
     function: FunctionName
 
+    @property
+    def names(self) -> list[str]:
+        return [self.function.name]
+
+
+class AllowedFunctions(Body):
+    """Those of the functions that an answer may call, or must with mode ``required``."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, fail_fast=True)]
+
+
+class AllowedTools(Body):
+    """A choice of several functions. The model is shown no others."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedFunctions
+
+    @property
+    def names(self) -> list[str]:
+        return [name for tool in self.allowed_tools.tools for name in tool.names]
+
 
 def held(where: str, schema: T, remarks: list[str]) -> T:
     """A schema without what no grammar holds, on which there are remarks."""
@@ -83,7 +105,7 @@ def held(where: str, schema: T, remarks: list[str]) -> T:
 
 
 Tools = Annotated[list[Tool], Field(fail_fast=True)]
-ToolChoice: TypeAlias = Literal["none", "auto", "required"] | NamedTool
+ToolChoice: TypeAlias = Literal["none", "auto", "required"] | NamedTool | AllowedTools
 
 
 def check_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None:
@@ -93,9 +115,10 @@ def check_tools(tools: Sequence[Tool] | None, choice: ToolChoice | None) -> None
         raise bad(f"tools holds two functions of the name {short_repr(twice)}: give each its own", param="tools")
     if choice == "required" and not names:
         raise bad("tool_choice is 'required', but there are no tools: send some", param="tool_choice")
-    if isinstance(choice, NamedTool) and choice.function.name not in names:
-        name = short_repr(choice.function.name)
-        raise bad(f"tool_choice names the function {name}, but tools does not hold it: send it too", param="tool_choice")
+    chosen = choice.names if isinstance(choice, AllowedTools | NamedTool) else []
+    if (name := next((name for name in chosen if name not in names), None)) is not None:
+        why = "but tools does not hold it: send it too"
+        raise bad(f"tool_choice names the function {short_repr(name)}, {why}", param="tool_choice")
 
 
 def grammar_of_calls(
