@@ -172,8 +172,8 @@ def test_the_memory_of_a_long_prompt_goes_back(tmp_path, backend):
     if backend == "native" and not LIBRARY.exists():
         pytest.skip("the native engine is not compiled")
     folder = save_chat(
-        tmp_path, hidden_size=64, layers=16, num_attention_heads=8, num_key_value_heads=8, head_dim=64,
-        max_position_embeddings=4096,
+        tmp_path, hidden_size=64, layers=16, num_attention_heads=16, num_key_value_heads=16, head_dim=128,
+        max_position_embeddings=1024,
     )  # fmt: skip
     code = f"from tests.serve.test_memory import long_prompts; print(*long_prompts({str(folder)!r}, {backend!r}))"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -189,13 +189,14 @@ def long_prompts(folder, backend):
     service = make_service(pair, method=Method(method="ar"), no_prefix_cache=True)
     seen = list[int]()
     watch(service, lambda: seen.append(resident()))
+    vars(scheduler)["IDLE_SECONDS"] = 0.2  # in a process of its own
     with serving(service) as client:
-        for prompt in ([270], [270] * 2500):  # the first text takes what stays
+        for prompt in ([270], [270] * 640):  # the first text takes what stays
             before = resident()
             seen.clear()
             written(client, prompt=prompt, max_tokens=4, ignore_eos=True)
             sleep(2 * scheduler.IDLE_SECONDS)
-        return 2500 * pair.target.token_bytes, max(seen) - before, resident() - before
+        return 640 * pair.target.token_bytes, max(seen) - before, resident() - before
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not LIBRARY.exists(), reason="reads the resident memory of the native engine")

@@ -221,6 +221,7 @@ def test_others_write_while_a_model_is_loaded_and_it_is_loaded_once(home, texts,
 
 
 def test_no_stream_stalls_while_a_model_is_loaded(home, loads, slow):
+    slow["load"] = 0.01
     with server(home) as client, ThreadPoolExecutor() as pool:
         written(client, "first", max_tokens=1)
         gaps, began = [], monotonic()
