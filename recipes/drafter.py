@@ -36,13 +36,15 @@ from draftwood.loading.drafts import load_hidden_drafter  # noqa: E402
 from draftwood.loading.models import eos_of, load_model, load_tokenizer  # noqa: E402
 from draftwood.runners.hidden.model import HiddenBlockDrafter, vocabulary_digest  # noqa: E402
 from draftwood.train.chat_files import Chat, read_chats  # noqa: E402
-from draftwood.train.chat_template import Template  # noqa: E402
-from draftwood.train.chats import Turns  # noqa: E402
+from draftwood.train.chats import Template, Turns  # noqa: E402
 from draftwood.train.config import DrafterConfig  # noqa: E402
 from draftwood.train.drafter import Lookups, lookups_of  # noqa: E402
-from draftwood.train.features import KEPT, examples_of  # noqa: E402
+from draftwood.train.features import (  # noqa: E402
+    KEPT,
+    examples_of,
+    near_batches,
+)
 from draftwood.train.hidden import block_loss, figures, new_drafter  # noqa: E402
-from draftwood.train.hidden_batches import near_batches  # noqa: E402
 from draftwood.train.number_format import autocast  # noqa: E402
 from recipes import answers  # noqa: E402
 from recipes.muon import MuonAdamW  # noqa: E402
@@ -93,7 +95,7 @@ def read(target: Any, chats: Sequence[Chat], ids: Tensor) -> Read:
 
 
 def batch_of(found: Read, anchors: Tensor, layers: Sequence[int], block: int) -> dict[str, Tensor]:
-    """The batch of :func:`draftwood.train.hidden_batches.batch_of`, from tensors on the device."""
+    """The batch of :func:`draftwood.train.features.batch_of`, from tensors on the device."""
     rows, last = torch.arange(len(anchors), device=anchors.device)[:, None, None], found.tokens.shape[1] - 1
     slots = anchors[:, :, None] + torch.arange(block, device=anchors.device)
     parents, following = slots.clamp(max=last), (slots + 1).clamp(max=last)

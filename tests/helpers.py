@@ -5,8 +5,11 @@ from __future__ import annotations
 import importlib.util
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import contextmanager
 from itertools import zip_longest
+from types import SimpleNamespace
 
+import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -16,10 +19,12 @@ from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.cost import KNOTS, Costs
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
 from draftwood.draft.adaptive.growers import LevelGrower, TreeShape
+from draftwood.engine import prompts
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build
-from draftwood.engine.output import Entry, ends_of
+from draftwood.engine.pipeline import Entry, ends_of
 from draftwood.engine.requests import Request
+from draftwood.runners.backends import BACKENDS
 from draftwood.runners.factory import make_runners
 from draftwood.runners.hidden.dflash import DFlashConfig, DFlashDrafter
 from draftwood.runners.hidden.eagle import Eagle3Config, Eagle3Drafter
@@ -153,6 +158,19 @@ def tiny_published(model, kind, *, proposes=None, seed=3, **flags):
     for name, weight in drafter.named_parameters():
         torch.nn.init.ones_(weight) if "norm" in name else torch.nn.init.normal_(weight, std=0.5)
     return drafter.to(model.dtype).eval()
+
+
+@contextmanager
+def chunks(size):
+    """Prompts are read in chunks of this size alongside rows that write, by batches that are made inside."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prompts, "CHUNK", size)
+        yield
+
+
+def hidden_runner(drafter, target, engine="torch"):
+    """The runner of a drafter of hidden states, which shares no network with the target's runner."""
+    return BACKENDS[engine].maker(drafter.kind)(drafter, target, SimpleNamespace(network=None))
 
 
 def published_pair(model, kind, backend="torch", **settings):

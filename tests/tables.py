@@ -11,7 +11,7 @@ from torch import Tensor
 
 from draftwood.core.draft_kind import CAUSAL, DraftKind
 from draftwood.core.scores import Scores
-from draftwood.runners.blocks.masked_block_runner import BlockRound, check_count
+from draftwood.runners.blocks.masked_block import BlockRound, check_count
 from draftwood.runners.protocols import ReadsAtOnce, Runner
 from draftwood.sampling.rows import Row
 

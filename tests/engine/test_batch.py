@@ -17,7 +17,7 @@ from transformers import SequenceBiasLogitsProcessor
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.engine.requests import Request
-from draftwood.runners.blocks.masked_block_runner import MaskedBlockRunner
+from draftwood.runners.blocks.masked_block import MaskedBlockRunner
 from draftwood.runners.factory import make_runners
 from draftwood.runners.seq2seq.runner import Seq2SeqRunner
 from draftwood.runners.torch_runner import TorchRunner

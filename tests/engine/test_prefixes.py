@@ -17,11 +17,11 @@ from draftwood.engine.prompts import AGAIN
 from draftwood.engine.requests import Request
 from draftwood.runners.factory import make_runners
 from draftwood.runners.native.memory import MARKS, RowMemory
-from draftwood.runners.native.table import MemoryTable
+from draftwood.runners.native.network import MemoryTable
 from draftwood.sampling.settings import Sampling
 from tests.engine import test_batch
 from tests.engine.test_batch import alone, together
-from tests.helpers import decoder, hidden_pair, published_pair, rest_of, rows_of
+from tests.helpers import chunks, decoder, hidden_pair, published_pair, rest_of, rows_of
 from tests.other_tokens import ninety, runners_of
 from tests.runners.zoo import NATIVE, WINDOWED, tiny
 from tests.tiny_chat import save_chat
@@ -85,7 +85,7 @@ def check_waves(engine, seed, waves=4):
             own = "ar" if rng.random() < 0.15 and engine.pipeline.drafter.runner is not None else None
             given.append((request(prompt, rng.randrange(2, 20), seed=rng.randrange(99)), rng.choice(SAMPLINGS), own))
         whole = [alone(engine, *one) for one in given]
-        with engine.batch(reuse=True, chunk=rng.choice([7, 30, 256])) as batch:
+        with chunks(rng.choice([7, 30, 256])), engine.batch(reuse=True) as batch:
             found, dropped = together(batch, list(given), rng.randrange(99))
         for row, written in found.items():
             assert written == (whole[row][: len(written)] if row in dropped else whole[row]), (row, given[row])

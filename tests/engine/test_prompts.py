@@ -5,14 +5,13 @@ from itertools import count
 
 import pytest
 
-from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
-from draftwood.engine import prefixes
+from draftwood.engine import prefixes, prompts
 from draftwood.engine.requests import Request
 from draftwood.runners.cache import TreeCache
 from draftwood.sampling.settings import Sampling
 from tests.engine.test_batch import CAUSAL, OF_HIDDEN_STATES, causal, compare, of_hidden_states, requests_of
-from tests.helpers import decoder, rest_of
+from tests.helpers import chunks, decoder, rest_of
 
 CHUNK = 5
 
@@ -23,7 +22,8 @@ def short_beginnings_are_copied(monkeypatch):
 
 
 def check(engine, given):
-    compare(engine, given, 0, chunk=CHUNK)
+    with chunks(CHUNK):
+        compare(engine, given, 0)
 
 
 @CAUSAL
@@ -34,7 +34,7 @@ def test_a_text_is_the_same_if_its_prompt_is_read_in_chunks(backend, method):
 def rounds(engine, given, later):
     """Per row and round: the tokens, how many were drafted, and the tree. The last requests come ``later`` rounds."""
     found = [[] for _ in given]
-    with engine.batch(chunk=CHUNK) as batch:
+    with chunks(CHUNK), engine.batch() as batch:
         for number, request in enumerate(given):
             batch.add(request, Sampling())
             for _ in range(later if number == 0 else 0):
@@ -94,26 +94,26 @@ def plain():
 
 
 READ = {
-    # Options of the batch, whether the target pads rows, and of each step: the lengths of new prompts, and the forwards.
-    "a long prompt makes no round longer than a chunk": ({"chunk": 5}, True, [
+    # The chunk, options of the batch, whether the target pads rows; for each step lengths of new prompts, and forwards.
+    "a long prompt makes no round longer than a chunk": (5, {}, True, [
         ([2, 2], [(2, 2)]), ([20], [(1, 5), (2, 1)]), ([], [(1, 5), (2, 1)]), ([], [(1, 5), (2, 1)]),
         ([], [(1, 4), (3, 1)]),  # 19 tokens: the last one is the first root
     ]),
-    "a short prompt is read with the round if the padding is within a chunk": ({"chunk": 6}, True, [
+    "a short prompt is read with the round if the padding is within a chunk": (6, {}, True, [
         ([2], [(1, 2)]),
         ([4], [(2, 4)]),  # three columns for two rows
         ([4], [(1, 3), (3, 1)]),  # three rows: nine tokens
     ]),
-    "prompts are read at once where no row writes": ({"chunk": 2}, True, [([9, 12], [(2, 12)])]),
-    "a long one in parts where others may come": ({"chunk": 2, "tolerant": True}, True, [
+    "prompts are read at once where no row writes": (2, {}, True, [([9, 12], [(2, 12)])]),
+    "a long one in parts where others may come": (2, {"tolerant": True}, True, [
         ([20], [(1, 8)]), ([], [(1, 8)]), ([], [(1, 3), (1, 1)]),
     ]),
-    "a prompt that needs much padding is read alone": ({}, True, [
+    "a prompt that needs much padding is read alone": (256, {}, True, [
         ([9, 27], [(1, 26), (2, 9)]),  # 18 tokens of padding
         ([9], [(3, 9)]),  # 16, in the two rows that write
         ([8], [(1, 7), (4, 1)]),  # 21
     ]),
-    "a target that pads no rows reads prompts of any length with the round": ({"chunk": 30}, False, [
+    "a target that pads no rows reads prompts of any length with the round": (30, {}, False, [
         ([9, 27], [(2, 27)]),
         ([28, 28], [(1, 3), (3, 28)]),  # 27 tokens and the root each; the chunk ends in the second
         ([], [(1, 24), (4, 1)]),
@@ -121,12 +121,12 @@ READ = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("options", "pads", "steps"), READ.values(), ids=READ)
-def test_which_forwards_read_prompts(plain, options, pads, steps, monkeypatch):
+@pytest.mark.parametrize(("chunk", "options", "pads", "steps"), READ.values(), ids=READ)
+def test_which_forwards_read_prompts(plain, chunk, options, pads, steps, monkeypatch):
     monkeypatch.setattr(plain.pipeline.target, "pads", pads)
-    monkeypatch.setattr("draftwood.engine.batch.ALONE", 8)
+    monkeypatch.setattr(prompts, "ALONE", 8)
     step = count(2)  # no two prompts begin alike
-    with forwards(plain.pipeline.target) as shapes, plain.batch(**options) as batch:
+    with chunks(chunk), forwards(plain.pipeline.target) as shapes, plain.batch(**options) as batch:
         for lengths, wanted in steps:
             for length in lengths:
                 batch.add(request(prompt_of(length, next(step))), Sampling())
@@ -135,15 +135,10 @@ def test_which_forwards_read_prompts(plain, options, pads, steps, monkeypatch):
             assert shapes == wanted
 
 
-def test_a_chunk_of_nothing_is_refused(plain):
-    with pytest.raises(ConfigError, match="chunk is 0: give the number of prompt tokens"), plain.batch(chunk=0):
-        pass
-
-
 def test_a_prompt_is_read_to_its_end_at_once_when_nothing_writes_any_more(plain):
     given = request(prompt_of(20), 5)
     whole = plain.generate([given], Sampling())[0].token_ids
-    with forwards(plain.pipeline.target) as shapes, plain.batch(chunk=CHUNK) as batch:
+    with chunks(CHUNK), forwards(plain.pipeline.target) as shapes, plain.batch() as batch:
         first = batch.add(request([1, 2], 2), Sampling())
         batch.step()
         batch.add(given, Sampling())
@@ -157,7 +152,7 @@ def test_a_prompt_is_read_to_its_end_at_once_when_nothing_writes_any_more(plain)
 def test_a_prompt_that_is_dropped_while_it_is_read_leaves_others_their_texts_and_no_memory(plain):
     given, target = [request([1, 2], 9), request(prompt_of(20), 5), request(prompt_of(22, 4), 5)], plain.pipeline.target
     whole = [plain.generate([one], Sampling())[0].token_ids for one in given]
-    with plain.batch(chunk=CHUNK) as batch:
+    with chunks(CHUNK), plain.batch() as batch:
         begun = []
         for one in given:
             batch.add(one, Sampling())

@@ -12,8 +12,7 @@ import pytest
 
 import draftwood
 from draftwood import ConfigError, Grammar, Sampling
-from draftwood.grammar.check import Checker
-from draftwood.grammar.grammar import FORMATS, json_rule, without_unheld
+from draftwood.grammar.grammar import FORMATS, Checker, json_rule, without_unheld
 
 NUMBERS = {"type": "array", "items": {"type": "integer"}}
 
@@ -115,15 +114,15 @@ def test_formats_are_those_of_the_library_and_others_are_annotations():
     {"allOf": [{"type": "string", "pattern": f"[a-z]{{{n}}}x"} for n in range(1, 30)]},
 ], ids=["multiple", "patterns"])  # fmt: skip
 def test_the_check_of_a_short_grammar_that_takes_minutes_is_ended(monkeypatch, schema):
-    checker = Checker({})
-    monkeypatch.setattr("draftwood.grammar.grammar._CHECKER", checker)
+    monkeypatch.setattr("draftwood.grammar.grammar.LIMITS", {})
+    monkeypatch.setattr("draftwood.grammar.grammar._CHECKER", Checker())
     assert len(str(schema)) < 2000
     with pytest.raises(ConfigError, match=r"its check takes longer than 1 s"):
         Grammar.json_schema(schema)
 
 
 def test_the_time_of_a_check_is_its_own_and_not_that_of_a_stopped_machine():
-    checker = Checker({})
+    checker = Checker()
     assert checker.error(Grammar.regex("a+").source()) is None
     assert checker._process is not None
     checker._process.send_signal(signal.SIGSTOP)

@@ -6,9 +6,9 @@ import weakref
 import pytest
 import torch
 
+from draftwood import hf
 from draftwood.core.settings import Method
 from draftwood.draft.adaptive.controllers import Controllers
-from draftwood.engine import decoders
 from draftwood.hf import recipe
 from tests.hf.test_hf import other, ours, plain, plain_text, ragged, target
 from tests.runners.zoo import tiny
@@ -22,7 +22,7 @@ def model(seed=0):
 def controllers(monkeypatch):
     """All that were made, in order."""
     made = []
-    monkeypatch.setattr(decoders, "Controllers", lambda: made.append(Controllers()) or made[-1])
+    monkeypatch.setattr(hf, "Controllers", lambda: made.append(Controllers()) or made[-1])
     return made
 
 

@@ -10,7 +10,7 @@ from draftwood.draft.level import LevelDrafter
 from draftwood.draft.policies import StochasticBeam
 from draftwood.exactness.tape import beam_of, enumerate_distribution, without_replacement
 from draftwood.sampling.counter_rng import CounterRng, CounterRoundRng, Stream
-from draftwood.sampling.counters import STEP, exponential, mix, mix_one, token_bases
+from draftwood.sampling.counters import exponential, token_bases
 from draftwood.sampling.settings import Sampling
 from tests.differences import largest
 from tests.helpers import begin, sampler_of
@@ -158,9 +158,3 @@ def test_seeds_out_of_range_are_refused():
     for seed in (-1, 1 << 63):
         with pytest.raises(ValueError, match="from 0 to"):
             CounterRng([seed])
-
-
-def test_one_counter_is_mixed_as_many_are():
-    counters = np.arange(1, 50, dtype=np.uint64) * STEP
-    assert [mix_one(int(x)) for x in counters] == mix(counters).tolist()
-    assert len(set(mix(counters).tolist())) == 49

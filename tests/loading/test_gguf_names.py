@@ -17,7 +17,7 @@ from draftwood.core.errors import ModelError
 from draftwood.loading import gguf_names
 from draftwood.loading.gguf_header import header_of
 from draftwood.loading.gguf_names import choose, file_here, repository
-from draftwood.loading.names import check_model, gguf_file_of, locate
+from draftwood.loading.names import gguf_file_of, locate
 from tests.loading.gguf_files import F16, Q8_0, source, write_gguf
 
 REPO, TEXT = "someone/fox-GGUF", "the fox ran to the red hill"
@@ -74,7 +74,7 @@ def hub(tmp_path, monkeypatch):
 
 
 def test_a_name_of_the_hub_is_downloaded_once_and_then_found(hub, tmp_path):
-    check_model(REPO)
+    locate(REPO, fetch=False)
     assert file_here(REPO) is None
     found = CliRunner().invoke(main, ["pull", REPO])
     assert found.exit_code == 0, found.output
@@ -89,9 +89,9 @@ def test_a_name_of_the_hub_is_downloaded_once_and_then_found(hub, tmp_path):
     assert listed.keys() == {f"{REPO}:fox-Q4_K_M", f"{REPO}:fox-Q8_0"}
     assert all(gguf_file_of(name) == Path(file) for name, file in listed.items())
     with pytest.raises(ModelError, match=r"'someone/fox-GGUF' has no file Q2_K: it has fox-Q4_K_M.gguf, fox-Q8_0.gguf"):
-        check_model(f"{REPO}:Q2_K")
+        locate(f"{REPO}:Q2_K", fetch=False)
     with pytest.raises(ModelError, match="the hub knows no such model"):
-        check_model("someone/else-GGUF")
+        locate("someone/else-GGUF", fetch=False)
 
 
 def test_a_model_in_parts_is_the_whole_one(tmp_path):

@@ -15,7 +15,7 @@ from draftwood.core.methods import METHODS
 from draftwood.core.verifiers import VERIFIERS
 from draftwood.runners.cache import TreeCache
 from draftwood.sampling.settings import Sampling
-from tests.helpers import rest_of, tiny_hidden
+from tests.helpers import chunks, rest_of, tiny_hidden
 from tests.tiny_chat import save_chat
 
 REST = {"model.embed_tokens": "cpu", "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}
@@ -49,7 +49,7 @@ def come_and_go(pair):
     prompts = [pair.encode(text * (20 if i == 2 else 1)) for i, text in enumerate(PROMPTS)]
     requests = [Request(prompt=ids, seed=i, limits=Limits(max_new_tokens=3 + 4 * i)) for i, ids in enumerate(prompts)]
     decoder = pair.decoder(Method(method="chain", shape="3"), temperature=1.0)
-    with decoder.batch(rows=2, chunk=8) as batch:
+    with chunks(8), decoder.batch(rows=2) as batch:
         for request in requests:
             batch.add(request, Sampling(temperature=1.0))
         written = rest_of(batch)

@@ -6,11 +6,20 @@ import pytest
 import torch
 
 from draftwood.hardware.threads import ThreadRule
-from draftwood.runners.hidden.runner import Eagle3Runner, HiddenBlockRunner
 from draftwood.runners.native import network
 from draftwood.runners.native.runner import NativeRunner
 from tests.differences import difference
-from tests.helpers import MIXTURE, ancestors_of, at_roots, interrupted, rows_of, tiny_hidden, tiny_model, tiny_published
+from tests.helpers import (
+    MIXTURE,
+    ancestors_of,
+    at_roots,
+    hidden_runner,
+    interrupted,
+    rows_of,
+    tiny_hidden,
+    tiny_model,
+    tiny_published,
+)
 from tests.native.test_bits import FORMATS, PARENTS, TEXT, after, model_of, path
 from tests.native.test_stored import stored
 from tests.runners.zoo import tiny
@@ -35,7 +44,7 @@ def scores_of(runner, seed, texts, length, root=3):
 def test_a_second_text_with_the_same_beginning_and_one_with_a_gap():
     model = tiny_model("native", VOCAB, 1)
     drafter = tiny_hidden(model)
-    runners = [HiddenBlockRunner(drafter, model, engine=engine) for engine in ("native", "torch")]
+    runners = [hidden_runner(drafter, model, engine) for engine in ("native", "torch")]
     text, other, gap = [1] * 31, [1] * 4 + [2] * 40, [1] * 4 + [2] * 60
     for given, new in ((text, 30), (other, 40), (gap, 5)):
         found = [scores_of(runner, 1, [given], new) for runner in runners]
@@ -51,7 +60,7 @@ def test_many_rows_have_the_bits_of_each_alone(kind):
     drafter = tiny_hidden(model) if kind == "hidden" else tiny_published(model, kind)
     if kind == "dflash":
         drafter.config.slots, drafter.config.block = 10, 9
-    runner = HiddenBlockRunner(drafter, model, engine="native")
+    runner = hidden_runner(drafter, model, "native")
     together = scores_of(runner, 5, [[1] * 21] * 9, 20)
     generator = torch.Generator().manual_seed(5)
     width = len(drafter.config.target_layers) * model.config.hidden_size
@@ -114,7 +123,7 @@ def eagle_scores(runner, rows, tokens, parents):
 
 @pytest.mark.parametrize(("dtype", "flags"), product(FORMATS, EAGLES))
 def test_a_tree_of_an_eagle_drafter_has_the_bits_of_its_paths(isa, dtype, flags, monkeypatch):
-    runner, tokens = Eagle3Runner(*eagle_of(dtype, **flags), engine="native"), TEXT[40 : 39 + len(PARENTS)]
+    runner, tokens = hidden_runner(*eagle_of(dtype, **flags), "native"), TEXT[40 : 39 + len(PARENTS)]
     for length in (2, 64, 260):
         text, wanted = TEXT[:length], []
         for node in range(len(PARENTS)):
@@ -129,8 +138,8 @@ def test_a_tree_of_an_eagle_drafter_has_the_bits_of_its_paths(isa, dtype, flags,
 @pytest.mark.parametrize(("dtype", "flags"), product(FORMATS, EAGLES[:-3]))
 def test_scores_of_an_eagle_drafter_are_those_of_pytorch(isa, dtype, flags):
     drafter, model = eagle_of(dtype, **flags)
-    native = Eagle3Runner(drafter, model, engine="native")
-    exact = Eagle3Runner(drafter.double(), model.double())
+    native = hidden_runner(drafter, model, "native")
+    exact = hidden_runner(drafter.double(), model.double())
     rows = [(TEXT[:70], 1), (TEXT[3:9], 2)]
     found, wanted = (eagle_scores(runner, rows, TEXT[40 : 39 + len(PARENTS)], PARENTS) for runner in (native, exact))
     assert native.engine.startswith("native ")
@@ -142,18 +151,16 @@ KINDS = ["hidden", "dspark", "eagle3"]
 
 
 def drafter_of(kind, model, proposes=None):
-    """A drafter, and the class of its runner."""
-    made = tiny_hidden(model, proposes=proposes) if kind == "hidden" else tiny_published(model, kind, proposes=proposes)
-    return made, Eagle3Runner if kind == "eagle3" else HiddenBlockRunner
+    return tiny_hidden(model, proposes=proposes) if kind == "hidden" else tiny_published(model, kind, proposes=proposes)
 
 
 @pytest.mark.parametrize(("kind", "dtype", "kept"), product(KINDS, FORMATS, [0, 1, 30, None]))
 def test_every_token_is_a_root_whatever_the_drafter_proposes(kind, dtype, kept):
     """Also where the target's embedding is stored in another number format."""
     model = tiny("gemma2" if kept is None and kind == "hidden" else "llama", 1, dtype=torch.bfloat16).to(dtype)
-    drafter, make = drafter_of(kind, model, proposes=7)
+    drafter = drafter_of(kind, model, proposes=7)
     target = model if kept is None else stored(model, kind=kept)
-    native, plain = make(drafter, target, engine="native"), make(drafter, model, engine="torch")
+    native, plain = hidden_runner(drafter, target, "native"), hidden_runner(drafter, model)
     for root in (6, 7, 50, model.config.vocab_size - 1):
         found, wanted = (scores_of(runner, 1, [[1] * 9], 8, root) for runner in (native, plain))
         assert difference(found, wanted) < wanted.abs().max() * (1e-4 if dtype == torch.float32 else 0.2), root
@@ -165,7 +172,7 @@ def test_what_is_no_number_gives_scores_that_are_none(part):
     if part != "hidden":
         with torch.no_grad():
             drafter.get_parameter(part).view(-1)[0] = torch.nan
-    runner = Eagle3Runner(drafter, model, engine="native")
+    runner = hidden_runner(drafter, model, "native")
     if part == "hidden":
         runner.set_rows(rows_of([[1, 2, 3]]))
         runner.commit([[]], [torch.full((3, drafter.hidden_width), torch.nan)])

@@ -25,13 +25,12 @@ from draftwood.loading.drafts import load_head
 from draftwood.native.library import library
 from draftwood.runners.factory import make_runners
 from draftwood.runners.hidden.mtp import MtpDrafter
-from draftwood.runners.hidden.runner import Eagle3Runner
 from draftwood.runners.native.network import succeed
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
 from tests.differences import difference
-from tests.helpers import MIXTURE, decoder, mtp_shapes, published_pair, with_experts_together
+from tests.helpers import MIXTURE, decoder, hidden_runner, mtp_shapes, published_pair, with_experts_together
 from tests.ladder import test_rung3_tape
 from tests.native.test_states import random_model
 from tests.runners.test_eagle import scored
@@ -142,7 +141,7 @@ def test_scores_are_those_of_the_public_definition_and_a_shift_is_seen(tmp_path,
         hidden = plain_hidden(model, text, (model.config.num_hidden_layers,))
         with torch.no_grad():
             wanted, shifted = (chain_scores(model, head, text, path, part) for part in (hidden[:-1], hidden[1:]))
-        runner = Eagle3Runner(drafter, target, engine="native")
+        runner = hidden_runner(drafter, target, "native")
         runner.set_rows([Row(tokens=text)])
         runner.commit([[]], [hidden[:-1]])
         found = scored(runner, text[-1:], path)[0]
@@ -154,7 +153,7 @@ def test_the_targets_output_weights_are_shared_and_give_the_same_bits(tmp_path):
     model = random_model(KIND)
     target, drafter = loaded(checkpoint(tmp_path, model, random_head(model.config)))
     runners, found = make_runners(target, drafter, backend="native"), []
-    for runner in (runners.draft, Eagle3Runner(drafter, target, engine="native")):
+    for runner in (runners.draft, hidden_runner(drafter, target, "native")):
         runner.set_rows([Row(tokens=TEXT)])
         runner.commit([[]], [torch.ones(len(TEXT) - 1, model.config.hidden_size)])
         found.append(scored(runner, TEXT[-1:], [4, 7, 2]))

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from draftwood.train import chats as turns
-from draftwood.train.chat_template import Template
+from draftwood.train.chats import Template
 from draftwood.train.config import DrafterConfig
 from draftwood.train.hidden import new_drafter
 from recipes import answers, drafter

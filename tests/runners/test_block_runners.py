@@ -10,7 +10,7 @@ from draftwood.core.draft_kind import MASKED_BLOCK
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.settings import Method
 from draftwood.engine.methods import build
-from draftwood.runners.blocks.masked_block_runner import MaskedBlockPasses, MaskedBlockRunner
+from draftwood.runners.blocks.masked_block import MaskedBlockPasses, MaskedBlockRunner
 from draftwood.runners.protocols import BlockRunner
 from draftwood.runners.rows import Sources
 from tests.differences import difference
@@ -92,9 +92,9 @@ class Rounds:
         self.runner.set_rows(self.rows)
 
 
-def masked_rounds(**settings):
+def masked_rounds(block=BLOCK):
     model = masked_block()
-    return Rounds(MaskedBlockRunner(model, **settings), lambda *row: masked_scores(model, *row))
+    return Rounds(MaskedBlockRunner(model).longer(block), lambda *row: masked_scores(model, *row))
 
 
 def test_scores_are_those_of_each_row_alone_in_every_round():
@@ -140,9 +140,8 @@ def test_a_longer_block_than_that_of_the_training_and_the_end_of_the_positions()
         wanted = masked_scores(rounds.runner.model, SOURCES[row], rounds.texts[row], 12)
         assert difference(scores[row], wanted) < EXACT
     for wrong in (0, room):
-        for make in (lambda block: MaskedBlockRunner(masked_block(), block=block), rounds.runner.longer):
-            with pytest.raises(ConfigError, match=f"takes 1 to {room - 1}"):
-                make(wrong)
+        with pytest.raises(ConfigError, match=f"takes 1 to {room - 1}"):
+            rounds.runner.longer(wrong)
 
 
 def test_a_longer_block_of_the_same_drafter_has_a_memory_of_its_own():
@@ -231,7 +230,7 @@ def test_control_answers_of_other_tokens_of_the_source(monkeypatch):
 def test_control_a_mask_that_hides_nothing(monkeypatch):
     rounds = masked_rounds()
     rounds.round(scored=False)
-    monkeypatch.setattr("draftwood.runners.blocks.masked_block_runner.padding_bias", lambda seen, dtype: None)
+    monkeypatch.setattr("draftwood.runners.blocks.masked_block.padding_bias", lambda seen, dtype: None)
     assert rounds.round(BLOCK) > WRONG
 
 

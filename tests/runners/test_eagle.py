@@ -7,11 +7,10 @@ import torch
 
 from draftwood.core.limits import Limits
 from draftwood.engine.requests import Request
-from draftwood.runners.hidden.runner import Eagle3Runner
 from draftwood.sampling.rows import Row
 from draftwood.sampling.settings import Sampling
 from tests.differences import difference
-from tests.helpers import at_roots, decoder, interrupted, published_pair, tiny_gpt, tiny_published
+from tests.helpers import at_roots, decoder, hidden_runner, interrupted, published_pair, tiny_gpt, tiny_published
 from tests.runners.zoo import BY_ENGINE, read_tokens, tiny
 
 VOCAB = 11
@@ -21,7 +20,7 @@ CLOSE = {"torch": 1e-9, "native": 0.0}  # of a fresh reading: the native engine 
 
 
 def runner_of(engine, **flags):
-    return Eagle3Runner(tiny_published(TARGETS[engine], "eagle3", **flags), TARGETS[engine], engine=engine)
+    return hidden_runner(tiny_published(TARGETS[engine], "eagle3", **flags), TARGETS[engine], engine)
 
 
 def some(length):
@@ -48,7 +47,7 @@ def scored(runner, roots, path):
 def fresh(runner, text, hidden):
     """Scores after a text, its last token and a path, by another runner that reads the text at once."""
     engine = runner.engine.split()[0]
-    other = Eagle3Runner(runner.model, TARGETS[engine], engine=engine)
+    other = hidden_runner(runner.model, TARGETS[engine], engine)
     other.set_rows([Row(tokens=text)])
     other.commit([[]], [hidden[: len(text) - 1]])
     return scored(other, text[-1:], PATH)[0]

@@ -5,12 +5,10 @@ import torch
 
 from draftwood.core.errors import PairingError
 from draftwood.core.scores import dense
-from draftwood.runners.hidden.runner import HiddenBlockRunner
-from draftwood.train.features import Example
+from draftwood.train.features import Example, batch_of
 from draftwood.train.hidden import block_log_probs
-from draftwood.train.hidden_batches import batch_of
 from tests.differences import difference
-from tests.helpers import at_roots, hidden_pair, rows_of, tiny_gpt, tiny_hidden, tiny_model
+from tests.helpers import at_roots, hidden_pair, hidden_runner, rows_of, tiny_gpt, tiny_hidden, tiny_model
 from tests.runners.test_eagle import scored
 from tests.runners.test_hidden_states import plain_hidden
 
@@ -33,7 +31,7 @@ def as_trained(model, drafter, text, path):
 
 def exact_hidden(monkeypatch):
     """Hidden states are stored as bfloat16 for training; tests compare more exactly."""
-    monkeypatch.setattr("draftwood.train.hidden_batches.HIDDEN_TYPE", torch.float32)
+    monkeypatch.setattr("draftwood.train.features.HIDDEN_TYPE", torch.float32)
 
 
 def scores_after(runner, root, path):
@@ -133,7 +131,7 @@ def test_nothing_can_be_drafted_below_the_block_nor_outside_the_drafts_tokens():
 
 def test_a_target_that_returns_no_hidden_states_is_refused():
     model = tiny_gpt(VOCAB, 1)
-    runner = HiddenBlockRunner(tiny_hidden(model), model)
+    runner = hidden_runner(tiny_hidden(model), model)
     runner.set_rows(rows_of([[1]]))
     with pytest.raises(PairingError, match=r"hidden_layers=\(1, 2\)"):
         runner.commit([[0]], None)

@@ -12,10 +12,9 @@ from transformers import AutoConfig
 from draftwood.core.errors import CacheError, ConfigError, ModelError
 from draftwood.runners.factory import make_runners
 from draftwood.runners.protocols import Runner
-from draftwood.runners.seq2seq import bart_decoder, patched_decoder
+from draftwood.runners.seq2seq import bart_decoder
 from draftwood.runners.seq2seq.bart_decoder import BartDecoder
-from draftwood.runners.seq2seq.patched_decoder import PatchedDecoder
-from draftwood.runners.seq2seq.runner import Seq2SeqRunner
+from draftwood.runners.seq2seq.runner import PatchedDecoder, Seq2SeqRunner, _RelativeBias
 from draftwood.runners.seq2seq.source import check_encoder_decoder
 from draftwood.runners.slots import SlotTable
 from tests.differences import difference
@@ -211,9 +210,9 @@ def test_control_positions_that_are_places_in_memory_are_refused(kind, monkeypat
 
 
 def test_control_biases_of_the_batchs_first_row_are_refused(monkeypatch):
-    place = patched_decoder._RelativeBias.place
+    place = _RelativeBias.place
     monkeypatch.setattr(
-        patched_decoder._RelativeBias, "place",
+        _RelativeBias, "place",
         lambda self, positions, slots: place(self, positions[:1].expand_as(positions), slots),
     )  # fmt: skip
     with pytest.raises(ModelError, match="its scores differ"):
@@ -259,7 +258,7 @@ def test_a_token_that_is_no_number_changes_no_score_of_what_does_not_see_it(kind
 
 
 def test_control_padding_of_the_source_that_is_seen(monkeypatch):
-    for decoder in ("bart_decoder", "patched_decoder"):
+    for decoder in ("bart_decoder", "runner"):
         monkeypatch.setattr(f"draftwood.runners.seq2seq.{decoder}.padding_bias", lambda mask, dtype: None)
     with pytest.raises(ModelError, match="its scores differ"):
         Seq2SeqRunner(tiny("marian"))

@@ -7,8 +7,7 @@ from draftwood.core.errors import ModelError
 from draftwood.runners import torch_runner
 from draftwood.runners.context import Window, context, mask_argument, sliding_window
 from draftwood.runners.forward import RoundSlots
-from draftwood.runners.torch_runner import TorchRunner
-from draftwood.runners.window_check import used_window
+from draftwood.runners.torch_runner import TorchRunner, used_window
 from tests.runners.test_logit_identity import Walk
 from tests.runners.zoo import BY_ENGINE, WINDOW, WINDOWED, plain_scores, runner_of, tiny, windowed
 
@@ -59,6 +58,7 @@ def test_control_a_window_that_is_wrong_by_one(kind, off, monkeypatch):
 
 
 def test_control_layers_of_the_wrong_kind(monkeypatch):
+    monkeypatch.setattr(torch_runner, "used_window", lambda model: sliding_window(model.config))  # else its check refuses it
     monkeypatch.setattr(torch_runner, "mask_argument", lambda full, sliding: mask_argument(sliding, full))
     assert walk("gemma2").round() > WRONG
 

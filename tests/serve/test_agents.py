@@ -96,7 +96,7 @@ def test_a_long_conversation_loses_its_beginning_where_the_request_says_so(scrip
 
 
 def test_the_log_says_how_much_of_a_long_prompt_was_read(scripted, monkeypatch, caplog):
-    monkeypatch.setattr("draftwood.engine.batch.ALONE", 300)
+    monkeypatch.setattr("draftwood.engine.prompts.ALONE", 300)
     monkeypatch.setattr("draftwood.serve.decoding.rows.KEEP_ALIVE_SECONDS", 0)
     scripted[1].text = "ok"
     with caplog.at_level(logging.INFO, "draftwood"):

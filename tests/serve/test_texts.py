@@ -10,8 +10,8 @@ import httpx2
 import pytest
 
 from draftwood import Grammar, Method, TokenTexts
-from draftwood.grammar.check import Checker
 from draftwood.grammar.constraint import Grammars
+from draftwood.grammar.grammar import Checker
 from tests.grammar.test_value import nested
 from tests.serve.client import answer, chat, choice, completion, parts_of, refused, streamed, text_of, written
 from tests.serve.conftest import live_server, loaded, make_service, serving

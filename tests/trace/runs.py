@@ -9,8 +9,7 @@ from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.draft.adaptive.learnt import NOTHING
-from draftwood.engine import tracing
-from draftwood.engine.decode import Decoder
+from draftwood.engine.decode import Decoder, recorder_of
 from draftwood.engine.methods import build, resolve
 from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
@@ -65,7 +64,7 @@ def run(
         for row in range(rows)
     ]
     kept = TraceSettings(tokens=tokens, rounds=rounds)
-    recorder = tracing.recorder(decoder, requests, sampling, method=chosen, draft=draft, kept=kept)
+    recorder = recorder_of(decoder, requests, sampling, method=chosen, draft=draft, kept=kept)
     results = decoder.generate(requests, sampling, watch=recorder.take)
     found = recorder.traces()
     assert [trace.tokens for trace in found] == [result.token_ids for result in results]

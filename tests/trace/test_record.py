@@ -8,7 +8,7 @@ from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
-from draftwood.engine import tracing
+from draftwood.engine.decode import recorder_of
 from draftwood.engine.requests import Request
 from draftwood.sampling.settings import Sampling
 from draftwood.trace.arrays import best_of
@@ -31,7 +31,7 @@ def watched(engine, method, sampling, rows=3, draft=None, tokens=64):
     """The pieces of a few texts, and their traces."""
     requests = [Request(prompt=[1, 2 + row], seed=row, limits=Limits(max_new_tokens=12 + row)) for row in range(rows)]
     kept = TraceSettings(tokens=tokens)
-    made = tracing.recorder(engine, requests, sampling, method=Method(method=method), draft=draft, kept=kept)
+    made = recorder_of(engine, requests, sampling, method=Method(method=method), draft=draft, kept=kept)
     pieces = [piece for several in engine.stream(requests, sampling) for piece in several if made.take(piece)]
     return pieces, made.traces()
 

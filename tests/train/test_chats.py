@@ -11,8 +11,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.runners.factory import make_runners
 from draftwood.train import chats
 from draftwood.train.chat_files import read_chats
-from draftwood.train.chat_template import Template
-from draftwood.train.chats import sampled_chats, write_chats
+from draftwood.train.chats import Template, sampled_chats, write_chats
 from draftwood.train.config import ChatsConfig
 from tests.faults.folders import tiny_llama, tiny_tokenizer
 from tests.tiny_chat import chat_tokenizer, save_chat

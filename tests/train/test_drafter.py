@@ -18,14 +18,13 @@ from draftwood.core.settings import LoadOptions
 from draftwood.loading import names
 from draftwood.loading.models import load_model
 from draftwood.loading.names import ShortName
-from draftwood.train import callbacks, loop
+from draftwood.train import loop
 from draftwood.train.chat_files import Chat, read_chats, save_part
 from draftwood.train.chats import write_chats
 from draftwood.train.config import ChatsConfig, DrafterConfig
 from draftwood.train.drafter import train_drafter
-from draftwood.train.features import KEPT, Features, write_features
+from draftwood.train.features import KEPT, Features, near_batches, possible_anchors, write_features
 from draftwood.train.hidden import copy_layers, new_drafter, taps
-from draftwood.train.hidden_batches import near_batches, possible_anchors
 from tests.differences import difference
 from tests.faults.folders import tiny_llama, tiny_tokenizer
 from tests.runners.test_hidden_states import plain_hidden
@@ -138,10 +137,10 @@ def test_a_folder_with_another_run_is_refused(settings, tmp_path):
 
 
 def test_a_run_with_a_deadline_ends_in_time_with_a_learning_rate_near_zero(settings, tmp_path, monkeypatch):
-    rates, left = [], callbacks.Deadline.left
-    monkeypatch.setattr(callbacks.Deadline, "left", lambda self: rates.append(left(self)) or rates[-1])
+    rates, left = [], loop.Deadline.left
+    monkeypatch.setattr(loop.Deadline, "left", lambda self: rates.append(left(self)) or rates[-1])
     ticks = count()
-    monkeypatch.setattr(callbacks, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))  # a second each time
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))  # a second each time
     metrics = train_drafter(settings(tmp_path, steps=100_000, minutes=1.0, save_every=100_000))
     assert 0 < metrics["steps"] < 60
     assert min(filter(None, rates)) < 0.1

@@ -17,7 +17,7 @@ import click
 
 from draftwood.cli.options import dataclass_options, pick
 from draftwood.core.errors import ConfigError
-from draftwood.loading.names import adapted_drafter, bundled_drafter, check_model
+from draftwood.loading.names import adapted_drafter, bundled_drafter, locate
 from draftwood.train.config import AdaptConfig
 
 _LEAST: Final = 19  # the lowest priority of a process on POSIX
@@ -60,7 +60,7 @@ def command(remove: bool, with_input: bool, **options: Any) -> None:
     distribution: only the speed changes.
     """
     config = pick(AdaptConfig, options)
-    check_model(config.target)
+    locate(config.target, fetch=False)
 
     from draftwood.loading.models import quiet_loading
     from draftwood.train import adapt

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from draftwood.cli.options import dataclass_options
-from draftwood.loading.names import check_model
+from draftwood.loading.names import locate
 from draftwood.train.config import ChatsConfig, DrafterConfig
 
 
@@ -24,7 +24,7 @@ def group() -> None:
 def drafter(**options: Any) -> None:
     """Train a drafter that reads a model's hidden states, on chats or texts that the model writes."""
     config = DrafterConfig(**options)
-    check_model(config.target)
+    locate(config.target, fetch=False)
 
     from draftwood.loading.models import quiet_loading
     from draftwood.train.drafter import train_drafter
@@ -38,7 +38,7 @@ def drafter(**options: Any) -> None:
 def chats(**options: Any) -> None:
     """Let a model write chats (user turns and answers), or plain texts, as training data for its drafter."""
     config = ChatsConfig(**options)
-    check_model(config.target)
+    locate(config.target, fetch=False)
 
     from draftwood.loading.models import quiet_loading
     from draftwood.train.chats import write_chats

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from time import perf_counter
 from typing import Any, final
 
 import torch
@@ -192,18 +191,3 @@ class Stats:
             "tokens_per_second": round(self.tokens_per_second, 2),
             "seconds": {stage: round(value, 6) for stage, value in self.seconds.items()},
         }
-
-
-@final
-class Clock:
-    """Wall time per stage of one round; callers add to ``seconds``; the rest is ``other``."""
-
-    def __init__(self) -> None:
-        self.seconds = dict.fromkeys(STAGES, 0.0)
-        self._start = perf_counter()
-
-    def stop(self) -> dict[str, float]:
-        """Seconds per stage since the clock was made; ``other`` takes what no stage claimed."""
-        claimed = sum(self.seconds[s] for s in STAGES[:-1])
-        self.seconds["other"] = max(0.0, perf_counter() - self._start - claimed)
-        return self.seconds

@@ -104,14 +104,9 @@ def prompts_of(name: str, given: object) -> tuple[list[str | list[int]], bool]:
         ConfigError: anything else.
     """
     whole = _plain(given)
-    if isinstance(whole, str):
-        return [check_text(name, whole)], True
-    if not isinstance(whole, list | tuple):
-        raise _no_prompt(name, given, several=True)
-    parts = [_plain(part) for part in whole]
-    if parts and (ids := _ids(parts)) is not None:
-        return [ids], True
-    return [prompt_of(name, part, several=True) for part in parts], False
+    if isinstance(whole, list | tuple) and not (whole and _ids(whole)):
+        return [prompt_of(name, part, several=True) for part in whole], False
+    return [prompt_of(name, given, several=True)], True
 
 
 def prompt_of(name: str, given: object, *, several: bool = False) -> str | list[int]:
@@ -119,7 +114,7 @@ def prompt_of(name: str, given: object, *, several: bool = False) -> str | list[
     part = _plain(given)
     if isinstance(part, str):
         return check_text(name, part)
-    ids = _ids([_plain(token) for token in part]) if isinstance(part, list | tuple) else None
+    ids = _ids(part) if isinstance(part, list | tuple) else None
     if ids is None:
         raise _no_prompt(name, given, several=several)
     return ids
@@ -167,7 +162,7 @@ def _plain(value: object) -> object:
 
 def _ids(values: Sequence[object]) -> list[int] | None:
     """The values, if all of them are whole numbers."""
-    ids = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
+    ids = [value for value in map(_plain, values) if isinstance(value, int) and not isinstance(value, bool)]
     return ids if len(ids) == len(values) else None
 
 

@@ -5,7 +5,7 @@ This is the decode loop: draft -> target -> verify -> output -> commit. Plain de
 
 from __future__ import annotations
 
-from math import inf
+from collections.abc import Mapping, Set
 from time import perf_counter
 from typing import final
 
@@ -13,13 +13,12 @@ import torch
 
 from draftwood.core.errors import ConfigError
 from draftwood.core.rng import Rng
-from draftwood.core.rounds import STAGES, Clock, Piece, Round, Stats
+from draftwood.core.rounds import STAGES, Piece, Round, Stats
 from draftwood.engine import logprobs
 from draftwood.engine.drafting import Drafting
-from draftwood.engine.output import Entry
-from draftwood.engine.pipeline import Pipeline
+from draftwood.engine.pipeline import Entry, Pipeline
 from draftwood.engine.prefixes import PrefixCache
-from draftwood.engine.prompts import ALONE, CHUNK, Prompts
+from draftwood.engine.prompts import Prompts
 from draftwood.engine.requests import Request
 from draftwood.hardware.threads import chosen_threads
 from draftwood.sampling.counter_rng import CounterRng
@@ -37,7 +36,7 @@ class Batch:
     Args:
         pipeline: what writes the texts.
         prefixes: keeps the memory of texts that end, for later ones that begin alike; None keeps none.
-        most, noise, chunk, tolerant: as for :meth:`Decoder.batch`, with ``most`` for its ``rows``.
+        most, noise, tolerant: as for :meth:`Decoder.batch`, with ``most`` for its ``rows``.
 
     Attributes:
         failed: by number, the rows that ended with an error in the last step; always empty unless ``tolerant``.
@@ -50,27 +49,24 @@ class Batch:
         most: int | None = None,
         noise: Rng | None = None,
         prefixes: PrefixCache | None = None,
-        chunk: int = CHUNK,
         tolerant: bool = False,
     ) -> None:
-        if chunk < 1:
-            raise ConfigError(f"chunk is {chunk}: give the number of prompt tokens that a step may read, 1 or more")
         self.pipeline = pipeline
         self.failed: dict[int, Exception] = {}
         self._drafting = Drafting(pipeline.drafter, pipeline.verifier, tolerant=tolerant)
         self._most = most
         self._source = noise
-        self._prompts = Prompts(pipeline, self._drafting, chunk, prefixes, max(chunk, ALONE) if tolerant else inf)
+        self._prompts = Prompts(pipeline, self._drafting, prefixes)
         self._whole = True  # no round is unfinished
         self._next = 0  # number of the next request
         self._waiting: dict[int, Entry] = {}  # rows that join later, by number, the first come first
         self._paused: set[int] = set()  # numbers of those that do not join yet
-        self._entries: list[Entry] = []
+        self._present: dict[int, Entry] = {}  # by number, in the order of the models' rows
         self._bound: tuple[Sampler, Rng] | None = None  # settings and noise of the present rows; None after a change
 
     def __len__(self) -> int:
         """Number of unfinished texts, those that wait included."""
-        return len(self._waiting) + len(self._entries)
+        return len(self._waiting) + len(self._present)
 
     @property
     def waiting(self) -> int:
@@ -108,11 +104,9 @@ class Batch:
             ConfigError: there is no such row.
         """
         self.stats(number)
-        for place, entry in enumerate(self._entries):
-            if entry.row.number == number:
-                self._keep([i for i in range(len(self._entries)) if i != place])
-                self._waiting = {number: entry, **self._waiting}
-                break
+        if (entry := self._present.get(number)) is not None:
+            self._remove({number})
+            self._waiting = {number: entry, **self._waiting}
         self._paused.add(number)
 
     def resume(self, number: int) -> None:
@@ -130,12 +124,9 @@ class Batch:
         Raises:
             ConfigError: there is no such row.
         """
-        if number in self._waiting:
-            return self._waiting[number].stats
-        for entry in self._entries:
-            if entry.row.number == number:
-                return entry.stats
-        raise ConfigError(f"row {number} is not in the batch: it has ended, or was never added")
+        if (entry := self._waiting.get(number) or self._present.get(number)) is None:
+            raise ConfigError(f"row {number} is not in the batch: it has ended, or was never added")
+        return entry.stats
 
     def drop(self, number: int) -> None:
         """End a row without a further piece. A row that has ended is ignored.
@@ -147,14 +138,14 @@ class Batch:
             raise ConfigError(f"row {number} is not in the batch: give the number that add returned")
         if (waiting := self._waiting.pop(number, None)) is not None:
             self._prompts.forget(waiting)
-            if not self._entries:
+            if not self._present:
                 self._prompts.clear()
-        self._keep([i for i, entry in enumerate(self._entries) if entry.row.number != number])
+        self._remove({number})
 
     def close(self) -> None:
         """End all rows without further pieces, unless a step has raised."""
         if self._whole:
-            for number in [*self._waiting, *(entry.row.number for entry in self._entries)]:
+            for number in [*self._waiting, *self._present]:
                 self.drop(number)
 
     def step(self) -> list[Piece]:
@@ -164,88 +155,84 @@ class Batch:
             NumericsError: scores that are NaN, of the target after the text or of the draft, unless ``tolerant``. After an
                 error of a round the batch is unusable.
         """
-        clock, self.failed, self._whole = Clock(), {}, False
+        began, before, self.failed, self._whole = perf_counter(), self._forwards(), {}, False
         with chosen_threads(self.pipeline.target):
-            self._join(clock)
-            if not (entries := self._entries):
+            self._join()
+            if not (entries := list(self._present.values())):
                 self._whole = True
                 return []
-            this_round, before = self._round(clock), [len(entry.row.tokens) for entry in entries]
-            pieces = [piece for i in range(len(entries)) if (piece := self._take(i, this_round)) is not None]
-            this_round.taken.extend(len(entry.row.tokens) - old for entry, old in zip(entries, before, strict=True))
+            this_round, lengths = self._round(before), [len(entry.row.tokens) for entry in entries]
+            pieces = [piece for i, entry in enumerate(entries) if (piece := self._take(entry, i, this_round)) is not None]
+            this_round.taken.extend(len(entry.row.tokens) - old for entry, old in zip(entries, lengths, strict=True))
             self.pipeline.target.commit(this_round.joined)
             self._drafting.commit(this_round)
         self._whole = True
-        ended = self.failed.keys() | {piece.row for piece in pieces if piece.finish_reason is not None}
-        self._keep([i for i, entry in enumerate(entries) if entry.row.number not in ended])
-        _count(entries, pieces, this_round, clock.stop())
+        self._remove(self.failed.keys() | {piece.row for piece in pieces if piece.finish_reason is not None})
+        this_round.seconds["other"] = max(0.0, perf_counter() - began - sum(this_round.seconds.values()))
+        _count(entries, pieces, this_round)
         return pieces
 
-    def _join(self, clock: Clock) -> None:
+    def _forwards(self) -> dict[str, float]:
+        """Seconds of both models' forwards so far, by stage."""
+        return {"draft": self._drafting.forward_seconds, "target": self.pipeline.target.forward_seconds}
+
+    def _join(self) -> None:
         """Give both models the prompts of new rows."""
         coming = [entry for number, entry in self._waiting.items() if number not in self._paused]
-        coming = coming[: None if self._most is None else max(0, self._most - len(self._entries))]
-        if coming and (new := self._prompts.join(coming, self._entries, clock)):
-            for entry in new:
-                del self._waiting[entry.row.number]
-            self._entries = [*self._entries, *new]
+        coming = coming[: None if self._most is None else max(0, self._most - len(self._present))]
+        for entry in self._prompts.join(coming, list(self._present.values())) if coming else ():
+            self._present[entry.row.number] = self._waiting.pop(entry.row.number)
             self._bound = None
 
-    def _keep(self, stay: list[int]) -> None:
-        """Go on with these rows only."""
-        entries = self._entries
-        if len(stay) == len(entries):
-            self._prompts.trim(entries)
-            return
-        for i in set(range(len(entries))) - set(stay):
-            if entries[i].row.number not in self.failed:
-                self._prompts.keep(entries[i])
-        self._entries = [entries[i] for i in stay]
-        if stay:
-            rows = [entry.row for entry in self._entries]
-            self.pipeline.target.set_rows(rows)
-            self._drafting.set_rows(rows)
-        else:
-            self._prompts.clear()
-        self._prompts.trim(self._entries)
-        self._bound = None
+    def _remove(self, gone: Set[int]) -> None:
+        """Go on without the rows of these numbers."""
+        if gone := gone & self._present.keys():
+            leaving = [self._present.pop(number) for number in [*self._present] if number in gone]
+            for entry in leaving:
+                if entry.row.number not in self.failed:
+                    self._prompts.keep(entry)
+            if rows := [entry.row for entry in self._present.values()]:
+                self.pipeline.target.set_rows(rows)
+                self._drafting.set_rows(rows)
+            else:
+                self._prompts.clear()
+            self._bound = None
+        self._prompts.trim(list(self._present.values()))
 
     def _settings_and_noise(self) -> tuple[Sampler, Rng]:
         """The settings and the random choices of the present rows."""
         if self._bound is None:
-            target, rows = self.pipeline.target, [entry.row for entry in self._entries]
+            target, rows = self.pipeline.target, [entry.row for entry in self._present.values()]
             if self._source is not None:
                 noise = self._source.select([row.number for row in rows])
             else:
-                seeds, greedy = [entry.request.seed for entry in self._entries], [row.sampling.greedy for row in rows]
-                noise = CounterRng(seeds, target.device, greedy=greedy)
+                seeds = [entry.request.seed for entry in self._present.values()]
+                noise = CounterRng(seeds, target.device, greedy=[row.sampling.greedy for row in rows])
             self._bound = Sampler(rows, target.vocab_size), noise
         return self._bound
 
-    def _round(self, clock: Clock) -> Round:
+    def _round(self, before: Mapping[str, float]) -> Round:
+        """The round; ``before`` are the seconds of the forwards when its step began."""
         target, verifier, drafting = self.pipeline.target, self.pipeline.verifier, self._drafting
         sampler, noise = self._settings_and_noise()
         rng = noise.at([len(row.tokens) - 1 for row in sampler.rows])
         root = [row.tokens[-1] for row in sampler.rows]
         with torch.inference_mode():
             sampler.begin_round()
-            before = drafting.forward_seconds
-            tree = drafting.draft(root, sampler, rng, [self.pipeline.limit(entry) for entry in self._entries])
-            clock.seconds["draft"] += drafting.forward_seconds - before
-            before = target.forward_seconds
+            tree = drafting.draft(root, sampler, rng, list(map(self.pipeline.limit, self._present.values())))
             scores = target.extend(tree.tokens, tree.depths, tree.ancestors)
-            clock.seconds["target"] += target.forward_seconds - before
             certain = verifier.reads == "argmax" or not verifier.greedy_only
             pending = sampler.target(scores.logits, tree.prefixes, certain=certain, peaks=scores.peaks)
             drafting.look_at(sampler)
             began = perf_counter()
             verdict = verify(verifier, tree, pending, rng)
-            clock.seconds["verify"] += perf_counter() - began
-        return Round(tree=tree, scores=scores, target=pending, verdict=verdict, seconds=clock.seconds)
+            seconds = {"verify": perf_counter() - began}
+        seconds |= {stage: now - before[stage] for stage, now in self._forwards().items()}
+        return Round(tree=tree, scores=scores, target=pending, verdict=verdict, seconds=seconds)
 
-    def _take(self, index: int, this_round: Round) -> Piece | None:
+    def _take(self, entry: Entry, index: int, this_round: Round) -> Piece | None:
         """A row's piece; None if the row has failed."""
-        entry, lost = self._entries[index], self._drafting.lost
+        lost = self._drafting.lost
         try:
             if lost is not None and not entry.row.sampling.greedy:
                 raise lost
@@ -279,7 +266,7 @@ def _piece(entry: Entry, index: int, this_round: Round) -> Piece:
     )
 
 
-def _count(entries: list[Entry], pieces: list[Piece], this_round: Round, seconds: dict[str, float]) -> None:
+def _count(entries: list[Entry], pieces: list[Piece], this_round: Round) -> None:
     """Update the statistics. The rows share a round's seconds equally, so that their sum is the total."""
     tree, drafted = this_round.tree, this_round.tree.drafted
     for piece in pieces:
@@ -291,4 +278,4 @@ def _count(entries: list[Entry], pieces: list[Piece], this_round: Round, seconds
             stats.undrafted[tree.stop] += 1
         stats.new_tokens += len(piece.tokens)
         for stage in STAGES:
-            stats.seconds[stage] += seconds[stage] / len(pieces)
+            stats.seconds[stage] += this_round.seconds[stage] / len(pieces)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, final
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast, final
 
+from draftwood.core.draft_kind import MASKED_BLOCK
 from draftwood.core.rng import Rng
 from draftwood.core.rounds import Piece, Stats
+from draftwood.core.settings import Method
 from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.draft import Drafter
 from draftwood.draft.none import NoDraft
@@ -15,11 +19,13 @@ from draftwood.engine.batch import Batch
 from draftwood.engine.in_use import InUse
 from draftwood.engine.pipeline import Pipeline
 from draftwood.engine.prefixes import PrefixCache
-from draftwood.engine.prompts import CHUNK
 from draftwood.engine.requests import Request, Result
 from draftwood.grammar.constraint import Grammars
 from draftwood.runners.protocols import Runner
 from draftwood.sampling.settings import Sampling
+from draftwood.trace.record import Recorder
+from draftwood.trace.records import Trace
+from draftwood.trace.settings import TraceSettings
 from draftwood.verify import Verifier
 
 
@@ -77,7 +83,6 @@ class Decoder:
         rows: int | None = None,
         noise: Rng | None = None,
         reuse: bool = False,
-        chunk: int = CHUNK,
         tolerant: bool = False,
     ) -> Iterator[Batch]:
         """An empty :class:`Batch`, to which requests are added at any time; the models are its own until the block ends.
@@ -88,7 +93,6 @@ class Decoder:
             rows: the most texts that are written at the same time; further ones wait. None for no limit.
             noise: random choices by row, in place of the requests' seeds.
             reuse: as for :meth:`stream`.
-            chunk: the most tokens of new prompts that a step reads alongside texts that are being written.
             tolerant: an error of one row ends this row only (:attr:`Batch.failed`), and an error of the drafter only costs
                 its drafts (:attr:`Batch.draft_errors`).
 
@@ -98,7 +102,7 @@ class Decoder:
         self._in_use.acquire()
         try:
             prefixes = self.prefixes if reuse else None
-            made = Batch(self.pipeline, most=rows, noise=noise, prefixes=prefixes, chunk=chunk, tolerant=tolerant)
+            made = Batch(self.pipeline, most=rows, noise=noise, prefixes=prefixes, tolerant=tolerant)
             with closing(made):
                 yield made
         finally:
@@ -181,3 +185,49 @@ class Decoder:
                             logprobs=None if requests[row].logprobs is None else logprobs[row],
                         ),
                     )
+
+
+def recorder_of(
+    decoder: Decoder,
+    requests: Sequence[Request],
+    sampling: Sampling,
+    *,
+    method: Method,
+    draft: Runner | None,
+    kept: TraceSettings,
+) -> Recorder:
+    """A recorder for the pieces of ``decoder.stream(requests, sampling)``.
+
+    Args:
+        method: of the decoder, without ``auto``.
+        draft: the draft model, or None.
+        kept: what a trace holds.
+    """
+    verifier = decoder.pipeline.verifier
+    mask = int(cast(Any, draft).model.config.mask_token_id) if draft is not None and draft.kind is MASKED_BLOCK else None
+    head = Trace(
+        target=_name_of(decoder.pipeline.target),
+        draft=None if draft is None else _name_of(draft),
+        method=method.method,
+        verifier=verifier.name,
+        shape=method.shape if method.nodes is None else f"{method.nodes} nodes",
+        temperature=float(sampling.temperature),
+        seed=0,
+        prompt=[],
+        source=[],
+        mask=mask,
+        beta=None if verifier.lossless else method.beta,
+        tau=None if verifier.lossless else method.tau,
+    )
+    heads = [replace(head, seed=one.seed, prompt=list(one.prompt), source=list(one.source)) for one in requests]
+    shown = frozenset[int]().union(*(one.shown for one in requests))
+    return Recorder(heads, kept, tokenizer=decoder.pipeline.tokenizer, shown=shown)
+
+
+def _name_of(runner: Runner) -> str:
+    """A model's name: that of the hub, the last two parts of a folder's path, or the class of a model without a name."""
+    model: Any = getattr(runner, "model", None)
+    name = str(getattr(model, "name_or_path", "") or getattr(getattr(model, "config", None), "_name_or_path", ""))
+    if not name:
+        return type(runner if model is None else model).__name__
+    return "/".join(Path(name).parts[-2:]) if Path(name).is_absolute() else name

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from functools import partial
 from itertools import islice
 from typing import Any, Final, final
-from weakref import WeakKeyDictionary
 
 from draftwood.core.errors import DraftwoodError
 from draftwood.core.fit import resolve
@@ -103,23 +102,3 @@ class Decoders:
             with controllers.trial() as trial, closing(rounds):
                 deque(islice(rounds, len(TRIAL)), maxlen=0)  # kept, they would hold all scores
             self._trials[method.method] = trial
-
-
-@final
-class LearntCache:
-    """Keeps what methods have learnt for models whose runners last only one call; models are not kept alive.
-
-    What is in use is not shared: a concurrent call begins anew.
-    """
-
-    def __init__(self) -> None:
-        self._kept: WeakKeyDictionary[Any, WeakKeyDictionary[Any, dict[tuple[Method, bool], Controllers]]]
-        self._kept = WeakKeyDictionary()
-
-    @contextmanager
-    def controllers(self, target: Any, draft: Any, method: Method, *, greedy: bool) -> Iterator[Controllers]:
-        """What a method knows and learns with a target and a draft, inside a context; ``greedy`` is temperature 0."""
-        kept = self._kept.setdefault(target, WeakKeyDictionary()).setdefault(draft, {})
-        found = kept.pop((method, greedy), None) or Controllers()
-        yield found
-        kept[method, greedy] = found  # not after an error, which leaves it in an unknown state

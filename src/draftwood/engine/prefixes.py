@@ -48,7 +48,6 @@ class PrefixCache:
         self._texts: dict[Row, _Key] = {}
         self._alike: dict[_Key, list[Row]] = {}
         self._unsaved: dict[Row, None] = {}  # texts that are not in the folder
-        self._fits: tuple[int, ...] = ()  # when nothing had to be forgotten last
 
     def __len__(self) -> int:
         """Number of texts."""
@@ -124,10 +123,9 @@ class PrefixCache:
         self._alike.setdefault(key, []).append(text)
 
     def trim(self, target: KeepsTexts, draft: Runner | None, rows: Sequence[Row] = ()) -> None:
-        """Forget texts until the others fit in memory with ``rows``, which are being written, if the memory or the number of
-        rows changed: both sides grow with what rows write."""
-        while (now := (len(self._texts), target.memory_bytes, self.memory, self.least, len(rows))) != self._fits:
-            runners = [runner for runner in (target, draft) if isinstance(runner, KeepsTexts)]
+        """Forget texts until the others fit in memory with ``rows``, which are being written."""
+        runners, full = [runner for runner in (target, draft) if isinstance(runner, KeepsTexts)], True
+        while full or len(self._texts) > MOST:
             most = self.memory
             if self.kept is not None and len(self._texts) > 1:
                 most = min(most, self.kept + sum(_written(runner, rows) for runner in runners))
@@ -135,7 +133,6 @@ class PrefixCache:
             if len(self._texts) > self.least and (full or len(self._texts) > MOST):
                 self._leave(next(iter(self._texts)))
             elif not full or not any([runner.thin_marks() for runner in runners]):
-                self._fits = now
                 return
 
     def alike(self, tokens: Sequence[int], salt: str, draft: Runner | None) -> Sequence[Row]:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from time import perf_counter
 from typing import Final, NamedTuple, final
 
 import torch
 
 from draftwood.core.errors import CacheError
 from draftwood.core.history import History
-from draftwood.core.rounds import Clock
 from draftwood.engine.drafting import Drafting
-from draftwood.engine.output import Entry
-from draftwood.engine.pipeline import Pipeline
+from draftwood.engine.pipeline import Entry, Pipeline
 from draftwood.engine.prefixes import PrefixCache, alike, longest, serves
 from draftwood.runners.protocols import KeepsTexts, Prefix
 from draftwood.sampling.rows import Row
@@ -54,18 +51,15 @@ class Prompts:
     Args:
         pipeline: has the target.
         drafting: the draft model.
-        chunk: prompt tokens of a step.
         prefixes: as for :class:`draftwood.engine.batch.Batch`.
-        alone: prompt tokens of a step without rows that write.
     """
 
-    def __init__(
-        self, pipeline: Pipeline, drafting: Drafting, chunk: int, prefixes: PrefixCache | None, alone: float = math.inf
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, drafting: Drafting, prefixes: PrefixCache | None) -> None:
         self._target = target = pipeline.target
         self._keeper = target if isinstance(target, KeepsTexts) else None
         self._drafting = drafting
-        self._most = alone, chunk  # prompt tokens of a step without and with rows that write
+        # Prompt tokens of a step without and with rows that write; others come to a tolerant batch.
+        self._most = max(ALONE, CHUNK) if drafting.tolerant else math.inf, CHUNK
         self._prefixes = prefixes
         self._part: _Part | None = None
         self._stops: list[int] = []  # behind so many tokens of a prompt its running states are kept
@@ -74,8 +68,8 @@ class Prompts:
         self._given = 0  # rows that both models have
         self._padding = PADDING if target.pads and target.device.type == "cpu" else math.inf  # of a round
 
-    def join(self, coming: Sequence[Entry], rows: Sequence[Entry], clock: Clock) -> list[Entry]:
-        """Those of the coming rows, from the first on, that join ``rows`` now; the clock takes the models' seconds."""
+    def join(self, coming: Sequence[Entry], rows: Sequence[Entry]) -> list[Entry]:
+        """Those of the coming rows, from the first on, that join ``rows`` now."""
         if not rows:
             if not any(map(self._part_of, coming)):
                 self._part = None
@@ -89,20 +83,20 @@ class Prompts:
             wider, padded = self._widened(width, unread, len(now))
             if self._joins_unread(row, unread, coming[i + 1 :], padded):
                 if prefix is not None or self._stops:
-                    self._set_rows(now, clock)
-                    self._prefill(row, max(self._stops, default=0), prefix, clock)
-                    self._set_rows([*now, row], clock)
+                    self._set_rows(now)
+                    self._prefill(row, max(self._stops, default=0), prefix)
+                    self._set_rows([*now, row])
                 self._left -= padded
                 width = wider
             else:
-                self._set_rows(now, clock)
-                if not self._read(row, prefix, clock):
+                self._set_rows(now)
+                if not self._read(row, prefix):
                     break
-                self._set_rows([*now, row], clock)
+                self._set_rows([*now, row])
                 self._left -= width
             now.append(row)
             self.trim(now)  # marks may take more than there is
-        self._set_rows(now, clock)
+        self._set_rows(now)
         return now[len(rows) :]
 
     @property
@@ -192,7 +186,7 @@ class Prompts:
             return False
         return padded - unread <= self._padding and padded <= self._left
 
-    def _read(self, row: Entry, prefix: Prefix | None, clock: Clock) -> bool:
+    def _read(self, row: Entry, prefix: Prefix | None) -> bool:
         """Read on in a prompt, as far as this step may; returns whether it is read."""
         if self._left <= 0:
             return False
@@ -202,12 +196,12 @@ class Prompts:
         end = int(min(length, done + self._left))
         if end < length:  # at a stop, if there is one: it would cut the next step in two
             end = max((stop for stop in self._stops if done < stop <= end), default=end)
-        self._prefill(row, end, prefix, clock)
+        self._prefill(row, end, prefix)
         self._left -= end - done
         self._part = None if end == length else _Part(row, end, self._stops)
         return end == length
 
-    def _prefill(self, entry: Entry, end: int, prefix: Prefix | None, clock: Clock) -> None:
+    def _prefill(self, entry: Entry, end: int, prefix: Prefix | None) -> None:
         row, copied = entry.row, None
         if prefix is not None:
             # A drafter may need the target's hidden states of the last token that both texts share, so it is read again.
@@ -217,38 +211,28 @@ class Prompts:
             if self._prefixes is not None:
                 self._prefixes.use(prefix.row)
         for stop in [*(stop for stop in self._stops if stop < end), end]:
-            self._read_to(row, stop, copied, prefix, clock)
+            self._read_to(row, stop, copied, prefix)
         self._stops = [stop for stop in self._stops if stop > end]
 
-    def _read_to(self, row: Row, end: int, copied: Prefix | None, prefix: Prefix | None, clock: Clock) -> None:
+    def _read_to(self, row: Row, end: int, copied: Prefix | None, prefix: Prefix | None) -> None:
         """Both models read a row's first tokens, and keep their running states there if it is a stop."""
         draft = self._drafting.runner
         with torch.inference_mode():
-            began = perf_counter()
             hidden = self._target.prefill(row, end, prefix=copied)
-            read = perf_counter()
-            clock.seconds["target"] += read - began
             if self._drafts and draft is not None:
                 with self._drafting.errors_cost_drafts():
                     draft.prefill(row, end, prefix=prefix, hidden=hidden)
-                clock.seconds["draft"] += perf_counter() - read
         for runner in (self._target, draft) if end in self._stops else ():
             if isinstance(runner, KeepsTexts):
                 with suppress(CacheError, MemoryError, RuntimeError):  # there is no memory for it
                     runner.mark(row, regular=end % DISTANCE == 0)
 
-    def _set_rows(self, entries: Sequence[Entry], clock: Clock) -> None:
-        """Give both models their rows, if new ones are among them; the clock takes the encoder's seconds."""
-        if len(entries) == self._given:
-            return
-        self._given = len(entries)
-        rows = [entry.row for entry in entries]
-        before = self._target.forward_seconds
-        self._target.set_rows(rows)
-        clock.seconds["target"] += self._target.forward_seconds - before
-        before = self._drafting.forward_seconds
-        self._drafting.set_rows(rows)
-        clock.seconds["draft"] += self._drafting.forward_seconds - before
+    def _set_rows(self, entries: Sequence[Entry]) -> None:
+        """Give both models their rows, if new ones are among them."""
+        if len(entries) != self._given:
+            self._given, rows = len(entries), [entry.row for entry in entries]
+            self._target.set_rows(rows)
+            self._drafting.set_rows(rows)
 
 
 def _may_share(row: Entry, other: Entry) -> bool:

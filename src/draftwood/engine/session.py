@@ -20,9 +20,9 @@ from draftwood.core.settings import Method
 from draftwood.core.token_logprobs import LogprobsLike, logprob_settings
 from draftwood.core.unknown import known_arguments
 from draftwood.draft.adaptive.learnt import Knowledge
-from draftwood.engine import arguments, tracing
+from draftwood.engine import arguments
 from draftwood.engine.arguments import Array, CallSettings, LimitsLike, MethodLike, Prompt, limits_of, sampling_of
-from draftwood.engine.decode import Decoder
+from draftwood.engine.decode import Decoder, recorder_of
 from draftwood.engine.decoders import Decoders
 from draftwood.engine.in_use import in_worker
 from draftwood.engine.knowledge import Known
@@ -175,7 +175,7 @@ class Session(ABC):
         decoder, resolved = self._with_method({"method": method}, sampling)
         if (kept := trace_settings(trace)) is None:
             raise ConfigError("trace is False, but a recorder makes a trace: give True or settings, or leave it out")
-        return tracing.recorder(decoder, requests, sampling, method=resolved, draft=self.draft, kept=kept)
+        return recorder_of(decoder, requests, sampling, method=resolved, draft=self.draft, kept=kept)
 
     def traced(
         self, requests: Sequence[Request], sampling: Sampling, method: MethodLike | None = None, *, trace: TraceLike = True
@@ -191,7 +191,7 @@ class Session(ABC):
         decoder, resolved = self._with_method(given, sampling)
         if (kept := trace_settings(trace)) is None:
             return decoder.generate(requests, sampling, reuse=reuse)
-        made = tracing.recorder(decoder, requests, sampling, method=resolved, draft=self.draft, kept=kept)
+        made = recorder_of(decoder, requests, sampling, method=resolved, draft=self.draft, kept=kept)
         results = decoder.generate(requests, sampling, reuse=reuse, watch=made.take)
         return [replace(result, trace=found) for result, found in zip(results, made.traces(), strict=True)]
 

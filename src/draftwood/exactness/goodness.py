@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.api import Pair
+from draftwood.core.draft_kind import CAUSAL
 from draftwood.core.rounds import Stats
 from draftwood.engine.decode import Decoder
 from draftwood.engine.pipeline import PLAIN
@@ -234,12 +235,9 @@ def pit_values(
             or with a text that is too long for it, by the target's own.
         generator: draws the point within a token's own probability.
     """
-    model, order, longest = pair.draft_model, logp, None if pair.draft is None else pair.draft.max_length
-    reads_text = model is not None and model.can_generate()  # a drafter of hidden states does not
-    if pair.draft is not None and pair.draft.kind.shared is not None:  # it reads other tokens
-        reads_text = False
-    if reads_text and (longest is None or len(prompt) + len(ids) <= longest):
-        scores = scores_of(model, prompt + ids, len(ids))
+    draft, order, length = pair.draft, logp, len(prompt) + len(ids)
+    if draft is not None and draft.kind is CAUSAL and (draft.max_length is None or length <= draft.max_length):
+        scores = scores_of(pair.draft_model, prompt + ids, len(ids))
         draft_logp = (
             _sampler(pair, prompt, sampling).draft(scores, lambda: [[ids[:i] for i in range(len(ids))]]).settled.dense()[0]
         )

@@ -4,14 +4,88 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from threading import Lock
 from typing import Any, Final, Literal, TypeAlias, final, get_args
 
 from draftwood.core.checks import choice, is_unicode, short_repr
 from draftwood.core.errors import ConfigError, needs
-from draftwood.grammar.check import Checker
+
+LIMITS: Final = {"initial_lexer_fuel": 200_000, "max_grammar_size": 20_000, "verbose_errors": False}
+"""Of ``LLParserLimits``: about half a second each; the library's defaults are 1,000,000 and 500,000."""
+_SECONDS: Final = 1  # of a check; other work on the machine does not count
+_SCRIPT: Final = """
+import json, resource, sys, threading, time
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+def check():
+    tokens = LLTokenizer("byte")
+    for line in sys.stdin:
+        source, given, seconds = json.loads(line)
+        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + seconds) + 1, hard))
+        limits = LLParserLimits(**given)
+        found = LLMatcher.validate_grammar_with_warnings(source, limits=limits)
+        if not found[0]:
+            LLMatcher(tokens, source, log_level=0, limits=limits).compute_bitmask()  # for its time only
+        print(json.dumps(found[1][0] if found[0] else None), flush=True)
+
+threading.stack_size(1 << 21)  # what compiles it later has four times as much
+print("ready", flush=True)
+thread = threading.Thread(target=check)
+thread.start()
+thread.join()
+"""
+
+
+@final
+class Checker:
+    """Checks grammars, one at a time, in a process that is started for the first one, and that can be ended: llguidance has
+    no limit of time or of depth. A short grammar may take minutes, such as a number that is a multiple of a large one.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._process: subprocess.Popen[str] | None = None
+
+    def error(self, source: str) -> str | None:
+        """Why a grammar cannot be used; None if it can."""
+        with self._lock:
+            process = self._started()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                process.stdin.write(json.dumps([source, LIMITS, _SECONDS]) + "\n")
+                process.stdin.flush()
+                answer = process.stdout.readline()
+            except BrokenPipeError:
+                answer = ""
+            if not answer:
+                self._process = None
+                process.kill()
+                process.communicate()
+                return f"it is nested too deeply, or its check takes longer than {_SECONDS} s"
+        reason: str | None = json.loads(answer)
+        return reason
+
+    def _started(self) -> subprocess.Popen[str]:
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _SCRIPT],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                encoding="utf-8",
+            )
+            assert self._process.stdout is not None
+            self._process.stdout.readline()
+        return self._process
+
 
 FORMATS: Final = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"})
 """Those that a grammar holds. Other formats are annotations, as JSON Schema has it."""
@@ -69,9 +143,7 @@ def _looks_around(pattern: Any) -> bool:
 GrammarKind: TypeAlias = Literal["json_schema", "regex", "lark"]
 _NAMES: Final = {"json_schema": "JSON schema", "regex": "regular expression", "lark": "Lark grammar"}
 _LONGEST: Final = 300  # characters of a reason in an error
-LIMITS: Final = {"initial_lexer_fuel": 200_000, "max_grammar_size": 20_000, "verbose_errors": False}
-"""Of ``LLParserLimits``: about half a second each; the library's defaults are 1,000,000 and 500,000."""
-_CHECKER: Final = Checker(LIMITS)
+_CHECKER: Final = Checker()
 _OPTIONS: Final = {"lark_grammar": '%llguidance {"no_forcing": true}\nstart: ""'}  # of the whole list that it stands in.
 # Without "no_forcing" a mask holds one token where one text is left: the token that the tokenizer would write.
 _ONE_OF: Final = (

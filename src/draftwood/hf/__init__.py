@@ -14,8 +14,8 @@ one row at a time, processors for drafts too. So they must be functions of their
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
@@ -37,7 +37,6 @@ from draftwood.core.unknown import known_arguments
 from draftwood.draft.adaptive.controllers import Controllers
 from draftwood.engine.arguments import MethodLike, method_of
 from draftwood.engine.decode import Decoder
-from draftwood.engine.decoders import LearntCache
 from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.hf.refusals import padding_of, refuse_embeddings, refuse_inputs, refuse_settings
@@ -48,18 +47,12 @@ from draftwood.sampling.processors import ByRow
 from draftwood.sampling.settings import Sampling
 
 _SEEDS = 1 << 62
-_LEARNT = LearntCache()
+_LEARNT: WeakKeyDictionary[Any, WeakKeyDictionary[Any, dict[tuple[Method, bool], Controllers]]] = WeakKeyDictionary()
+"""By target and draft, what methods know and learn: runners last only one call."""
 
 
-@known_arguments
-def recipe(
-    draft: Any = None,
-    *,
-    method: MethodLike | None = None,
-    tokenizer: Any = None,
-    streamer: Any = None,
-    seed: int | Sequence[int] | None = None,
-) -> Recipe:
+@final
+class Recipe:
     """A ``custom_generate`` for ``transformers``, for any number of calls and models.
 
     The estimates of a drafter are kept for the next ``generate`` with the same models, under any recipe.
@@ -74,29 +67,26 @@ def recipe(
         seed: row ``i`` is sampled with ``seed + i``, or with the i-th of several seeds. The default is drawn from torch's
             global generator, so ``torch.manual_seed`` makes ``generate`` reproducible.
 
+    Attributes:
+        stats: one :class:`draftwood.Stats` per row of the last call.
+
     Raises:
         ConfigError: the draft is not a model, or the method is unknown.
-        ModelError: the draft is of a kind that is no longer run.
     """
-    return Recipe(draft, method_of(method), tokenizer, streamer, seed)
 
-
-@final
-class Recipe:
-    """The result of :func:`recipe`; ``stats`` holds one :class:`draftwood.Stats` per row of the last call."""
-
-    def __init__(self, draft: Any, method: Method, tokenizer: Any, streamer: Any, seed: int | Sequence[int] | None) -> None:
+    @known_arguments
+    def __init__(
+        self, draft: Any = None, *, method: MethodLike | None = None, tokenizer: Any = None, streamer: Any = None,
+        seed: int | Sequence[int] | None = None,
+    ) -> None:  # fmt: skip
         if draft is not None and not isinstance(draft, nn.Module):
             raise ConfigError(f"the draft of a recipe is {short_repr(draft)}: give a model of transformers, or leave it out")
         if streamer is not None and not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
             raise ConfigError(
                 f"the streamer is {short_repr(streamer)}: give an object with put and end, as TextStreamer, or leave it out"
             )
-        self.draft = draft
-        self.method = method
-        self.tokenizer = tokenizer
-        self.streamer = streamer
-        self.seed = seed
+        self.draft, self.method, self.seed = draft, method_of(method), seed
+        self.tokenizer, self.streamer = tokenizer, streamer
         self.stats: list[Stats] = []
         self._proven: WeakKeyDictionary[Any, tuple[Any, ...]] = WeakKeyDictionary()
 
@@ -150,10 +140,16 @@ class Recipe:
         self._proven[model] = state
         return runner
 
-    def _controllers(self, model: Any, *, greedy: bool) -> AbstractContextManager[Controllers | None]:
+    @contextmanager
+    def _controllers(self, model: Any, *, greedy: bool) -> Iterator[Controllers | None]:
+        """What the method has learnt with these models; a concurrent call begins anew."""
         if self.draft is None:
-            return nullcontext(None)
-        return _LEARNT.controllers(model, self.draft, self.method, greedy=greedy)
+            yield None
+            return
+        kept = _LEARNT.setdefault(model, WeakKeyDictionary()).setdefault(self.draft, {})
+        found = kept.pop((self.method, greedy), None) or Controllers()
+        yield found
+        kept[self.method, greedy] = found  # not after an error, which leaves it in an unknown state
 
     def _criteria(self, criteria: Sequence[Any], stop_strings: str | Sequence[str] | None) -> Sequence[Any]:
         """The criteria, with one for the stop strings. A given StopStringCriteria takes precedence, as in ``generate``."""
@@ -195,6 +191,10 @@ class Recipe:
             # Greedy decoding draws nothing, so it leaves the generator alone, as generate does.
             return [0] * rows if sampling.greedy else torch.randint(_SEEDS, (rows,)).tolist()
         return seeds_for(rows, self.seed, "rows")
+
+
+recipe = Recipe
+"""What users call."""
 
 
 def _silent(*_: Any) -> None:

@@ -84,8 +84,7 @@ class Header:
     Attributes:
         path: the file.
         size: its bytes.
-        metadata: the single values by key.
-        arrays: the other ones, which are not read.
+        metadata: the values by key; arrays are not read.
         tensors: the table of tensors.
         data_start: the byte where the tensors' data begin.
         parts: headers of the further parts of a split model, whose tensors are in the table.
@@ -93,8 +92,7 @@ class Header:
 
     path: Path
     size: int
-    metadata: Mapping[str, Value]
-    arrays: Mapping[str, ArrayInfo]
+    metadata: Mapping[str, Value | ArrayInfo]
     tensors: tuple[TensorInfo, ...]
     data_start: int
     parts: tuple[Header, ...] = ()
@@ -111,7 +109,8 @@ class Header:
 
     def texts(self, key: str) -> list[str]:
         """An array of texts of the metadata; empty if the file has none of this name."""
-        if (array := self.arrays.get(key)) is None or not array.holds_texts:
+        array = self.metadata.get(key)
+        if not isinstance(array, ArrayInfo) or not array.holds_texts:
             return []
         with self.path.open("rb") as file:
             file.seek(array.begin)
@@ -123,10 +122,11 @@ class Header:
             at += 8 + size
         return found
 
-    def value(self, key: str) -> Value | list[Any] | None:
-        """A value of the metadata, or an array as a list; None if the file has neither."""
-        if (array := self.arrays.get(key)) is None:
-            return self.metadata.get(key)
+    def value(self, key: str, default: Any = None) -> Any:
+        """A value of the metadata, of an array as a list; the default if the file has none."""
+        array = self.metadata.get(key, default)
+        if not isinstance(array, ArrayInfo):
+            return array
         if array.holds_texts:
             return self.texts(key)
         with self.path.open("rb") as file:
@@ -260,14 +260,7 @@ def _check_version(path: Path, written: bytes) -> None:
 def _header(path: Path, reader: _Reader, size: int) -> Header:
     reader.skip(len(MAGIC) + 4)
     tensors, values = reader.integer(), reader.integer()
-    metadata: dict[str, Value] = {}
-    arrays: dict[str, ArrayInfo] = {}
-    for _ in range(values):
-        key, value = reader.string(), reader.value()
-        if isinstance(value, ArrayInfo):
-            arrays[key] = value
-        else:
-            metadata[key] = value
+    metadata: dict[str, Any] = dict((reader.string(), reader.value()) for _ in range(values))
     if not metadata.get("split.no") and not isinstance(metadata.get("general.architecture"), str):
         raise ValueError("its metadata name no architecture")
     table = tuple(reader.tensor() for _ in range(tensors))
@@ -275,7 +268,7 @@ def _header(path: Path, reader: _Reader, size: int) -> Header:
     if alignment < 1:
         raise ValueError(f"its alignment is {alignment}")
     start = -(-reader.at // alignment) * alignment
-    return Header(path=path, size=size, metadata=metadata, arrays=arrays, tensors=table, data_start=start)
+    return Header(path=path, size=size, metadata=metadata, tensors=table, data_start=start)
 
 
 def parts_of(path: Path) -> list[Path]:

@@ -53,7 +53,7 @@ class Keys:
             name: tensor.sizes[0] for tensor in reversed(header.tensors) for name, end in widths.items()
             if tensor.name.endswith(end)
         }  # fmt: skip
-        for key in (*header.metadata, *header.arrays):
+        for key in header.metadata:
             if key.startswith(own):
                 value: Any = header.value(key)
                 equal = isinstance(value, list) and value and value.count(value[0]) == len(value)

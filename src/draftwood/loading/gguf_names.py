@@ -148,9 +148,8 @@ def on_hub(repo: str, tag: str) -> list[str]:
     return choose(files, tag, repo)
 
 
-def download(repo: str, tag: str) -> Path:
-    """The file of a name, downloaded to the hub's cache; raises a ModelError as :func:`on_hub`."""
-    files = on_hub(repo, tag)
+def download(repo: str, files: Sequence[str]) -> Path:
+    """The first of a repository's files, all downloaded to the hub's cache; raises a ModelError as :func:`on_hub`."""
     with hub_errors(repo):
         from huggingface_hub import hf_hub_download
 

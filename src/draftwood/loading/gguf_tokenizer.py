@@ -102,7 +102,7 @@ def _tokenizer(header: Header) -> Any:
     backend, more = _backend(header, found, named)
     kind, pre = found.get("tokenizer_type"), found.get("pre_tokenizer_type")
     begins = kind == "llama" or (kind == "gpt2" and pre in _WHOLE)
-    adds = header.metadata.get(f"{_PART}add_bos_token", begins), header.metadata.get(f"{_PART}add_eos_token", False)
+    adds = header.value(f"{_PART}add_bos_token", begins), header.value(f"{_PART}add_eos_token", False)
     for name, added in zip(("bos", "eos"), adds, strict=True):
         if added and named[f"{name}_token"] is None:
             raise _unread(header, f"{_PART}{name}_token_id", "but its texts have this token at one end")
@@ -211,9 +211,9 @@ def _add_tokens(backend: Tokenizer, found: Mapping[str, Any], named: Iterable[st
 
 def _refuse_unread(header: Header) -> None:
     """Raise a ModelError for a key of the tokenizer that could make other tokens of a text."""
-    for key in (*header.metadata, *header.arrays):
+    for key in header.metadata:
         known = not key.startswith("tokenizer.") or key.startswith("tokenizer.chat_template") or key in _OTHERS
-        idle = key == f"{_PART}remove_extra_whitespaces" and not header.metadata.get(key)
+        idle = key == f"{_PART}remove_extra_whitespaces" and not header.value(key)
         if not known and not idle and key.removeprefix(_PART) not in _READ | _UNUSED:
             raise _unread(header, key, "which is not read, and other tokens would be made of a text")
 

@@ -127,7 +127,7 @@ def adapted_drafter(folder: Path) -> Path:
 def _fits(path: Path, folder: Path) -> bool:
     """Whether a drafter is for the model of a GGUF file."""
     header, drafter = read_header(path), json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    sizes = tuple(header.metadata.get(f"{header.architecture}.{key}") for key in ("embedding_length", "block_count"))
+    sizes = tuple(header.value(f"{header.architecture}.{key}") for key in ("embedding_length", "block_count"))
     fits = sizes == (drafter["hidden_size"], drafter["target_depth"])
     return fits and bool(header.vocabulary == drafter["vocabulary"])
 
@@ -219,22 +219,23 @@ def check_models(kind: str, target: str | Path | None, draft: str | Path | None)
     """
     for name in named_or_bundled(kind, target, draft):
         if name is not None:
-            check_model(name)
+            locate(name, fetch=False)
 
 
-def check_model(name: str | Path) -> None:
-    """Refuse a name that :func:`locate` refuses.
+def locate(name: str | Path, *, fetch: bool = True) -> str | Path:
+    """As :func:`resolve`, and checked; GGUF files of the hub are downloaded, unless ``fetch`` is False.
 
     Raises:
         ModelError: names what is missing, and for a short name how to install it.
     """
-    if gguf_file_of(name) is not None:
-        return
+    if (found := gguf_file_of(name)) is not None:
+        return found
     if (named := repository(name)) is not None:
-        on_hub(*named)
-        return
+        files = on_hub(*named)
+        return download(named[0], files) if fetch else name
     try:
-        check_path(_meant(name))
+        check_path(meant := _meant(name))
+        return meant
     except ModelError as error:
         if not isinstance(name, str | Path):
             raise
@@ -248,13 +249,6 @@ def _near(name: str | Path) -> str | None:
     names = {known: short for short, model in SHORT_NAMES.items() for known in (short, model.hub.rpartition("/")[2].lower())}
     found = get_close_matches(Path(name).name.lower(), names, n=1, cutoff=0.7)
     return names[found[0]] if found else None
-
-
-def locate(name: str | Path) -> str | Path:
-    """As :func:`resolve`, and checked by :func:`check_model`; GGUF files of the hub are downloaded."""
-    check_model(name)
-    found, named = gguf_file_of(name), repository(name)
-    return found or (_meant(name) if named is None else download(*named))
 
 
 def located(kind: str, target: str | Path | None, draft: str | Path | None) -> tuple[str | Path, str | Path | None]:

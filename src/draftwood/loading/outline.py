@@ -44,8 +44,8 @@ def outline_of(name: str | Path) -> Outline:
     try:
         place, kind = resolve(name) if str(name) else "", ""
         if (header := header_of(place)) is not None:
-            length = header.metadata.get(f"{header.architecture}.context_length")
-            kind = QUANTISATIONS.get(header.metadata.get("general.file_type"), "unknown")
+            length = header.value(f"{header.architecture}.context_length")
+            kind = QUANTISATIONS.get(header.value("general.file_type"), "unknown")
             template, files = templates_of(header), (header.path, *(part.path for part in header.parts))
         elif place and (folder := folder_of(place)) is not None:
             files, template = tuple(sorted(path for path in folder.iterdir() if path.is_file())), template_in(folder)
@@ -85,8 +85,8 @@ def templates_of(header: Header) -> Any:
     The one for tools is the usual one too if there is no other for that, as in llama.cpp.
     """
     whole = f"tokenizer.{_KEY}"
-    found = {"default": header.metadata.get(whole)}
-    found |= {key.removeprefix(f"{whole}."): text for key, text in header.metadata.items() if key.startswith(f"{whole}.")}
+    found = {"default": header.value(whole)}
+    found |= {key.removeprefix(f"{whole}."): header.value(key) for key in header.metadata if key.startswith(f"{whole}.")}
     found["default"] = found["default"] or found.get("tool_use")
     return found["default"] if len(set(found.values())) == 1 else {name: text for name, text in found.items() if text}
 

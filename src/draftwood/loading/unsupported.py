@@ -20,7 +20,7 @@ class Unsupported:
         pair: the treatment by :class:`draftwood.Pair`: refused, refused without a temperature, or named in ``remarks``. None
             where the setting is honoured or has no effect.
         translator: whether :class:`draftwood.Translator` names it in ``remarks``.
-        recipe: the advice where :func:`draftwood.hf.recipe` refuses it; None where transformers or a processor applies it.
+        recipe: the advice where :class:`draftwood.hf.Recipe` refuses it; None where transformers or a processor applies it.
     """
 
     neutral: Any = None

@@ -13,9 +13,10 @@ import torch
 
 from draftwood.core.draft_kind import CAUSAL, DFLASH, EAGLE3, HIDDEN_BLOCK, MASKED_BLOCK, MTP, SEQ2SEQ, DraftKind
 from draftwood.core.errors import ConfigError, ModelError
-from draftwood.core.settings import Backend, BackendName, Weights, check_weights
+from draftwood.core.settings import BackendName, Weights, check_weights
 from draftwood.hardware.machine import available_memory
 from draftwood.native.library import instruction_set, why_missing
+from draftwood.runners.hidden.native_passes import NativeBlockPasses, NativeEaglePasses
 from draftwood.runners.hidden.runner import Eagle3Runner, HiddenBlockRunner
 from draftwood.runners.native.refusals import why_not_files
 from draftwood.runners.native.runner import NativeRunner
@@ -81,15 +82,15 @@ class Library:
         return found
 
 
-def _hidden(engine: Backend, *more: DraftKind) -> dict[DraftKind, Callable[..., Any]]:
-    """What makes runners of drafters of hidden states; ``more`` are kinds with one pass per level."""
+def _hidden(blocks: Callable[..., Any], levels: Callable[..., Any], *more: DraftKind) -> dict[DraftKind, Callable[..., Any]]:
+    """What makes runners of drafters of hidden states, from what makes their passes: one for a block, or one per level, as
+    ``more`` kinds have too."""
 
-    def making(make: Callable[..., Any]) -> Callable[..., Any]:
-        own = engine == "native"
-        return lambda drafter, target, runner: make(drafter, target, engine=engine, lender=runner.network if own else None)
+    def making(runner: Callable[..., Any], passes: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda drafter, target, lender: runner(drafter, passes(drafter, target, lender.network))
 
-    runners = {**dict.fromkeys((HIDDEN_BLOCK, DFLASH), HiddenBlockRunner), **dict.fromkeys((EAGLE3, *more), Eagle3Runner)}
-    return {kind: making(make) for kind, make in runners.items()}
+    block, level = making(HiddenBlockRunner, blocks), making(Eagle3Runner, levels)
+    return {**dict.fromkeys((HIDDEN_BLOCK, DFLASH), block), **dict.fromkeys((EAGLE3, *more), level)}
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:
@@ -97,10 +98,19 @@ def _later(module: str, name: str) -> Callable[..., Any]:
     return lambda *given, **settings: getattr(import_module(f"draftwood.runners.{module}"), name)(*given, **settings)
 
 
+def _torch_passes(name: str) -> Callable[..., Any]:
+    """What makes passes of this class, which share no network of the target."""
+    make = _later("hidden.torch_passes", name)
+    return lambda drafter, target, _: make(drafter, target)
+
+
 BACKENDS: Final[Mapping[str, Library]] = {
     "native": Library(
         name="the native engine",
-        runners={CAUSAL: lambda *given, **settings: NativeRunner(*given, **settings), **_hidden("native", MTP)},
+        runners={
+            CAUSAL: lambda *given, **settings: NativeRunner(*given, **settings),
+            **_hidden(NativeBlockPasses, NativeEaglePasses, MTP),
+        },
         why_not=why_not_native,
         why_not_files=why_not_files,
         no_room=why_no_room,
@@ -110,8 +120,8 @@ BACKENDS: Final[Mapping[str, Library]] = {
         runners={
             CAUSAL: _later("torch_runner", "TorchRunner"),
             SEQ2SEQ: _later("seq2seq.runner", "Seq2SeqRunner"),
-            MASKED_BLOCK: lambda model, **_: _later("blocks.masked_block_runner", "MaskedBlockRunner")(model),
-            **_hidden("torch"),
+            MASKED_BLOCK: lambda model, **_: _later("blocks.masked_block", "MaskedBlockRunner")(model),
+            **_hidden(_torch_passes("TorchBlockPasses"), _torch_passes("TorchEaglePasses")),
         },
         why_not=lambda device: None,
     ),

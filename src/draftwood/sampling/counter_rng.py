@@ -23,7 +23,7 @@ from torch import Tensor
 from draftwood.core.checks import integer
 from draftwood.core.rng import Beam
 from draftwood.core.settings import MAX_SEED
-from draftwood.sampling.counters import STEP, Counters, exponential, mix, token_bases, uniform_one
+from draftwood.sampling.counters import STEP, Counters, exponential, mix, token_bases, uniform
 
 _AHEAD: Final = 8  # positions whose keys are made together
 _BULK_LIMIT: Final = 1 << 24  # values; a round with more makes its noise level by level
@@ -152,13 +152,12 @@ class CounterRoundRng:
         )
 
     def accept(self, target: Sequence[float], draft: Sequence[float], node: Sequence[int]) -> list[bool]:
-        keys = self._roots[:, Stream.ACCEPT].tolist()
-        rows = zip(keys, target, draft, node, strict=True)
-        return [p > 0 and uniform_one(key, n) * q < p for key, p, q, n in rows]
+        rows = zip(target, draft, uniform(self._roots[:, Stream.ACCEPT], node), strict=True)
+        return [p > 0 and u * q < p for p, q, u in rows]
 
     def uniform(self, stream: Stream, slot: int = 0) -> list[float]:
         """Per row, the number that :meth:`accept` compares for a node, or that :meth:`token` and :meth:`path` invert."""
-        return [uniform_one(key, slot) for key in self._roots[:, stream].tolist()]
+        return uniform(self._roots[:, stream], [slot] * len(self._roots))
 
     def token(self, probs: Tensor) -> Tensor:
         return probs.argmax(dim=-1) if self._greedy else self._one_of(probs, Stream.TOKEN)

@@ -5,6 +5,7 @@ The host uses the finaliser of SplitMix64 (Steele et al. 2014), the device the f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final, TypeAlias
 
@@ -15,13 +16,11 @@ from torch import Tensor
 
 from draftwood.native import sampling as native
 
-_GOLDEN: Final = 0x9E3779B97F4A7C15
 _MIX_1: Final = 0xBF58476D1CE4E5B9
 _MIX_2: Final = 0x94D049BB133111EB
-_ALL: Final = (1 << 64) - 1
 _SHIFTS: Final = tuple(np.uint64(n) for n in (30, 27, 31))
 _FACTORS: Final = (np.uint64(_MIX_1), np.uint64(_MIX_2))
-STEP: Final = np.uint64(_GOLDEN)
+STEP: Final = np.uint64(0x9E3779B97F4A7C15)
 """Counters are multiplied by this odd number before they are mixed."""
 Counters: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -34,17 +33,11 @@ def mix(x: Counters) -> Counters:
     return mixed
 
 
-def mix_one(x: int) -> int:
-    """:func:`mix` of a single integer, modulo 2**64."""
-    x &= _ALL
-    x = ((x ^ (x >> 30)) * _MIX_1) & _ALL
-    x = ((x ^ (x >> 27)) * _MIX_2) & _ALL
-    return x ^ (x >> 31)
-
-
-def uniform_one(key: int, slot: int) -> float:
-    """One uniform number strictly inside (0, 1), 52 bits."""
-    return ((mix_one(key + (slot + 1) * _GOLDEN) >> 12) + 0.5) * 2.0**-52
+def uniform(keys: Counters, slots: Sequence[int]) -> list[float]:
+    """A uniform number strictly inside (0, 1), of 52 bits, from each key and its slot."""
+    counters: Counters = keys + (np.asarray(slots, dtype=np.uint64) + np.uint64(1)) * STEP
+    found: list[float] = (((mix(counters) >> np.uint64(12)) + 0.5) * 2.0**-52).tolist()
+    return found
 
 
 def _signed(x: int) -> int:

@@ -83,7 +83,7 @@ class Sampler:
         Nothing is drafted where no token is possible. NaN scores are an error of the round's checks, which :meth:`target`
         looks for.
         """
-        if tokens is None or not all(warper.only_scales for _, warper in self._groups):
+        if tokens is None or not all(warper.sampling.only_scales for _, warper in self._groups):
             logits, tokens = self._whole(logits, tokens), None
         scores, _ = self._warped(logits, prefixes, drafts=True)
         return Pending(scores=scores, cuts=self._cuts, tokens=tokens, vocab=self.vocab, note=self.checks.note_draft)
@@ -118,7 +118,7 @@ class Sampler:
         """
         scores, dead_ends = self._warped(logits, prefixes, drafts=False)
         highest, best, (_, first) = None, None, self._groups[0]
-        if peaks is not None and len(self._groups) == 1 and first.only_scales:
+        if peaks is not None and len(self._groups) == 1 and first.sampling.only_scales:
             best, highest = peaks.tokens, peaks.scores if scores is logits else peaks.scores / first.sampling.temperature
         if unusable := self.checks.check(scores, highest):
             dead_ends = unusable | dead_ends

@@ -16,8 +16,8 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.history import History
 from draftwood.core.token_logprobs import TokenLogprob
 from draftwood.core.token_texts import TokenTexts
-from draftwood.engine import tracing
 from draftwood.engine.arguments import MethodLike
+from draftwood.engine.decode import recorder_of
 from draftwood.engine.logprobs import of_prompt
 from draftwood.engine.pipeline import PLAIN
 from draftwood.engine.prefix_folder import PrefixFolder
@@ -123,7 +123,7 @@ class Service:
         [job], method, draft = answer.jobs, self._method, self.pair.draft
         if job.method == PLAIN:
             method, draft = replace(method, method="ar", shape=None, nodes=None), None
-        job.recorder = tracing.recorder(
+        job.recorder = recorder_of(
             self._decoder, [job.request], job.sampling, method=method, draft=draft, kept=TraceSettings(rounds=MAX_ROUNDS)
         )
         [trace] = job.recorder.traces()

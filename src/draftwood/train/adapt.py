@@ -26,7 +26,6 @@ from draftwood.loading.models import load_model, load_tokenizer
 from draftwood.loading.names import adapted_drafter, bundled_drafter, locate
 from draftwood.runners.hidden.model import HiddenBlockDrafter, vocabulary_digest
 from draftwood.train import loop
-from draftwood.train.callbacks import measured
 from draftwood.train.chat_files import Chat, held_out_of, read_chats, save_part
 from draftwood.train.config import LEAST_TOKENS, AdaptConfig, DrafterConfig
 from draftwood.train.drafter import Lookups, fit_drafter, lookups_of
@@ -116,7 +115,7 @@ def adapt(config: AdaptConfig) -> Adapted:
         report = partial(_report, lookups=lookups, features=features, groups=groups)
         first = {name: value.clone() for name, value in drafter.state_dict().items()}
         before = fit_drafter(run, drafter, features, training, report, lookups)["history"][0]["report"]
-        found = _best_between(drafter, first, partial(measured, report=report), before)
+        found = _best_between(drafter, first, partial(loop.measured, report=report), before)
         if is_better(*found):
             _keep(drafter, start, kept, {"texts": found[0], "chats": found[1], "tokens": config.tokens})
         replace_file(state_file(kept), state)

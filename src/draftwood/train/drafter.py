@@ -16,13 +16,11 @@ from draftwood.loading.models import load_model, load_tokenizer
 from draftwood.loading.names import locate
 from draftwood.runners.hidden.model import HiddenBlockDrafter, vocabulary_digest
 from draftwood.train import loop
-from draftwood.train.callbacks import Report, measured, show
 from draftwood.train.chat_files import held_out_of
 from draftwood.train.chats import chats_for
 from draftwood.train.config import DrafterConfig
-from draftwood.train.features import Features, write_features
+from draftwood.train.features import AnchorBatches, Batch, Features, write_features
 from draftwood.train.hidden import block_loss, figures, new_drafter, taps
-from draftwood.train.hidden_batches import AnchorBatches, Batch
 from draftwood.train.number_format import autocast, number_format
 
 
@@ -93,7 +91,7 @@ def fit_drafter(
     drafter: HiddenBlockDrafter,
     features: Features,
     training: Sequence[int],
-    report: Report,
+    report: loop.Report,
     lookups: Lookups,
 ) -> dict[str, Any]:
     """Train on these examples; returns what :func:`draftwood.train.loop.fit` does, and the last report as ``held_out``."""
@@ -107,6 +105,6 @@ def fit_drafter(
 
     what = f"{len(training):,} chats, {len(dataset):,} steps"
     result = loop.fit(config, drafter, dataset, report, loss=loss, what=what)
-    found = measured(drafter, report)
-    show("end", found)
+    found = loop.measured(drafter, report)
+    loop.show("end", found)
     return {"held_out": found, **result}

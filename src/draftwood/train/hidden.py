@@ -18,8 +18,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.runners.hidden.layers import block_input
 from draftwood.runners.hidden.model import HiddenBlockConfig, HiddenBlockDrafter, vocabulary_digest
 from draftwood.train.config import DrafterConfig
-from draftwood.train.features import Example, Features
-from draftwood.train.hidden_batches import Batch, batch_of, possible_anchors
+from draftwood.train.features import Batch, Example, Features, batch_of, possible_anchors
 from draftwood.train.number_format import autocast, number_format
 
 SLOT_DECAY: Final = 4.0  # slots

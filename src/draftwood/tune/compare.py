@@ -16,6 +16,7 @@ from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
 from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request
+from draftwood.runners.native.stored import whole
 from draftwood.sampling.settings import Sampling
 
 PLAIN: Final = Method(method="ar")
@@ -109,8 +110,8 @@ def configured(model: Any, config: Any) -> Iterator[None]:
     if model is None:
         yield
         return
-    before = model.generation_config
-    model.generation_config = config
+    model = whole(model)
+    before, model.generation_config = model.generation_config, config
     try:
         yield
     finally:

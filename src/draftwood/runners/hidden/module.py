@@ -85,10 +85,6 @@ class DrafterModule(nn.Module):
         """The device of its weights."""
         return next(self.parameters()).device
 
-    def can_generate(self) -> bool:
-        """Whether it writes texts without its target: no."""
-        return False
-
     def save_pretrained(self, folder: str | Path) -> None:
         """Write configuration and weights, as ``transformers`` does."""
         from safetensors.torch import save_file

@@ -26,9 +26,8 @@ from draftwood.runners.hidden.module import BlockDrafter, DrafterModule
 from draftwood.runners.hidden.native_engine import drafter_engine, feature_engine
 from draftwood.runners.hidden.text import HiddenText
 from draftwood.runners.native.memory import RowMemory, succeed
-from draftwood.runners.native.network import Engine, NativeOutput
+from draftwood.runners.native.network import Engine, MemoryTable, NativeOutput
 from draftwood.runners.native.sources import Held
-from draftwood.runners.native.table import MemoryTable
 from draftwood.runners.native.weights import sized
 from draftwood.runners.protocols import PerNode, Seen
 

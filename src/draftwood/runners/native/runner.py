@@ -15,10 +15,9 @@ from draftwood.hardware.machine import release_free_memory
 from draftwood.native.library import instruction_set
 from draftwood.runners.native.families import FAMILIES
 from draftwood.runners.native.memory import RowMemory
-from draftwood.runners.native.network import NativeOutput, causal_network
+from draftwood.runners.native.network import MemoryTable, NativeOutput, causal_network
 from draftwood.runners.native.refusals import refuse, why_not
 from draftwood.runners.native.stored import is_stored, source_of
-from draftwood.runners.native.table import MemoryTable
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
 from draftwood.runners.support import CausalRunner, check_architecture, check_evaluates, check_scores, check_tree_forward
 from draftwood.sampling.rows import Row

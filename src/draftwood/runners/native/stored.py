@@ -58,7 +58,7 @@ class StoredModel:
         self.mtp: dict[str, Weight] = {}
         self.rotary = Rotary(config, weights)
         self.name_or_path = str(getattr(config, "_name_or_path", ""))
-        self._generation_config = generation_config
+        self.generation_config = generation_config
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "weights" not in vars(self):  # of an object that is being made, or copied
@@ -67,17 +67,6 @@ class StoredModel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
-
-    @property
-    def generation_config(self) -> Any:
-        """The defaults of ``generate``."""
-        return self._generation_config
-
-    @generation_config.setter
-    def generation_config(self, config: Any) -> None:
-        self._generation_config = config
-        if "module" in vars(self):
-            self.module.generation_config = config
 
     @cached_property
     def module(self) -> Any:
@@ -101,9 +90,9 @@ class StoredModel:
             model.model.embed_tokens_per_layer.embed_scale = torch.tensor(size**0.5, dtype=torch.float32)
         model.load_state_dict(tensors, strict=False, assign=True)
         model.tie_weights()
-        if isinstance(self._generation_config, PlainConfig):
-            self._generation_config = transformers.GenerationConfig(**self._generation_config.to_diff_dict())
-        model.generation_config, model.name_or_path = self._generation_config, self.name_or_path
+        if isinstance(self.generation_config, PlainConfig):
+            self.generation_config = transformers.GenerationConfig(**self.generation_config.to_diff_dict())
+        model.generation_config, model.name_or_path = self.generation_config, self.name_or_path
         return model.eval()
 
     def eval(self) -> StoredModel:

@@ -16,8 +16,7 @@ from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
-from draftwood.engine.output import ends_of
-from draftwood.engine.pipeline import PLAIN
+from draftwood.engine.pipeline import PLAIN, ends_of
 from draftwood.grammar.grammar import Grammar, guidance
 from draftwood.sampling.processors import ByPrompt
 from draftwood.sampling.settings import Sampling
