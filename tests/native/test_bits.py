@@ -41,12 +41,12 @@ def score(runner, tokens, parents):
     return torch.cat([found.logits, found.hidden], dim=-1)
 
 
-def one_by_one(runner, text):
-    """The same after each token of a text, by plain decoding."""
-    row, found = Row(tokens=[text[0]]), []
+def one_by_one(runner, text, begin=1):
+    """The same after each token of a text, by plain decoding behind its beginning."""
+    row, found = Row(tokens=list(text[:begin])), []
     runner.clear()
     runner.set_rows([row])
-    for token in [*text[1:], 0]:
+    for token in [*text[begin:], 0]:
         found.append(score(runner, [row.tokens[-1:]], [0])[0, 0])
         row.tokens.append(token)
         runner.commit([[0]])
@@ -96,7 +96,11 @@ def test_a_tree_has_the_bits_of_its_paths_in_any_company_and_on_any_threads(isa,
     runner, tokens = runner_of(kind, dtype), TEXT[40 : 40 + len(PARENTS)]
     for length in (1, 16, 63, 64, 250):
         text = [*TEXT[: length - 1], tokens[0]]
-        wanted = torch.stack([after(runner, [*text, *(tokens[i] for i in path(node)[1:])]) for node in range(len(PARENTS))])
+        nodes = {}
+        for leaf in set(range(len(PARENTS))) - {*PARENTS}:
+            whole = [*text, *(tokens[i] for i in path(leaf)[1:])]
+            nodes |= zip(path(leaf), one_by_one(runner, whole, length), strict=True)
+        wanted = torch.stack([nodes[i] for i in range(len(PARENTS))])
         for threads, others in ((1, 0), (2, 3), (3, 1)):
             monkeypatch.setattr(ThreadRule, "now", threads)
             rows = [Row(tokens=text), *(Row(tokens=TEXT[5 * i : 9 + 31 * i]) for i in range(others))]

@@ -116,7 +116,9 @@ def test_a_stopped_answer_stays_and_another_one_takes_its_turn(opened):
 
 def test_what_the_server_refuses_goes_back_where_it_was_written(opened):
     too_long = "the fox ran " * 200
-    write(opened, too_long, chat=True)
+    choose(opened, chat=True)
+    opened.js(f"{PAGE}.prompt.value = arguments[0]", too_long)
+    opened.js(f"return {PAGE}.write").click()
     opened.wait(f"{PAGE}.note.textContent.includes('tokens')")
     assert opened.js(f"return [{PAGE}.prompt.value, {TURNS}.length]") == [too_long, 0]
     opened.js(f"{PAGE}.prompt.value = 'the fox ran'")
