@@ -55,9 +55,7 @@ def one_by_one(runner, text, begin=1):
 
 def after(runner, text):
     """The same after the last token of a text, whose other tokens are a prompt."""
-    runner.clear()
-    runner.set_rows([Row(tokens=list(text))])
-    return score(runner, [text[-1:]], [0])[0, 0]
+    return one_by_one(runner, text, len(text))[0]
 
 
 def path(node, parents=PARENTS):

@@ -12,7 +12,7 @@ from draftwood.runners.protocols import TargetRunner
 from draftwood.runners.torch_runner import TorchRunner
 from tests.differences import difference
 from tests.helpers import ancestors_of, at_roots, begin, rows_of
-from tests.native.test_bits import check_no_number, model_of, spoilt
+from tests.native.test_bits import check_no_number, model_of, path, spoilt
 from tests.runners.zoo import BY_ENGINE, SLIDING, SUPPORTED, VOCAB, plain_scores, runner_of, tiny
 
 
@@ -41,9 +41,9 @@ class Walk:
         worst = self._score(trees, nodes - unscored, check)
         kept = []
         for row, (tokens, parents) in enumerate(trees):
-            path = self._path(parents, self.rng.randrange(nodes) if accept else 0)
-            kept.append([n for n in path if n < nodes - unscored])
-            self.rows[row].tokens += [*(tokens[n] for n in path[1:]), *self._tokens(1)]
+            accepted = path(self.rng.randrange(nodes) if accept else 0, parents)
+            kept.append([n for n in accepted if n < nodes - unscored])
+            self.rows[row].tokens += [*(tokens[n] for n in accepted[1:]), *self._tokens(1)]
         self.runner.commit(kept)
         return worst
 
@@ -56,13 +56,6 @@ class Walk:
     def _tree(self, root, nodes):
         return [root, *self._tokens(nodes - 1)], [0, *(self.rng.randrange(i) for i in range(1, nodes))]
 
-    @staticmethod
-    def _path(parents, node):
-        path = [node]
-        while path[-1]:
-            path.append(parents[path[-1]])
-        return path[::-1]
-
     def _score(self, trees, nodes, check):
         tokens = torch.tensor([t[:nodes] for t, _ in trees])
         ancestors = ancestors_of(torch.tensor([p[:nodes] for _, p in trees]), nodes)
@@ -74,15 +67,12 @@ class Walk:
         scores, worst = torch.cat(parts, dim=1), 0.0
         for row, (row_tokens, parents) in enumerate(trees if check else []):
             for node in range(nodes):
-                path = [row_tokens[n] for n in self._path(parents, node)]
-                worst = max(worst, difference(scores[row, node], self._wanted(row, path)))
+                tokens = [row_tokens[n] for n in path(node, parents)]
+                worst = max(worst, difference(scores[row, node], self.scores_of(self.texts[row] + tokens)))
         return worst
 
     def _logits(self, tokens, depths, ancestors):
         return self.runner.extend(tokens, depths, ancestors).logits
-
-    def _wanted(self, row, path):
-        return self.scores_of(self.texts[row] + path)
 
     def keep(self, rows):
         """All other rows leave."""
