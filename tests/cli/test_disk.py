@@ -67,3 +67,11 @@ def test_a_full_standard_output_is_named(pair, prompts, environment, options, un
         )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert done.stderr == "Error: standard output: No space left on device\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_help_on_a_full_standard_output_fails_in_a_sentence(environment):
+    with open("/dev/full", "wb") as out:
+        command = [sys.executable, "-m", "draftwood", "--help"]
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (1, "Error: No space left on device\n")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, final
@@ -77,12 +78,8 @@ class Commands(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        try:
+        with _reported():
             return super().make_context(info_name, args, parent, **extra)
-        except KeyboardInterrupt:
-            raise Interrupted("") from None
-        except BrokenPipeError:
-            raise ClosedPipe("") from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.homes)
@@ -108,17 +105,24 @@ class Commands(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in self.homes.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _reported(debug=ctx.params["debug"]):
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise Interrupted("") from None
-        except BrokenPipeError:
-            raise ClosedPipe("") from None
-        except Exception as error:
-            failure = None if ctx.params.get("debug") else as_failure(error)
-            if failure is None:
-                raise
-            raise failure from error
+
+
+@contextmanager
+def _reported(*, debug: bool = False) -> Iterator[None]:
+    """A context whose errors become those of click; with ``debug`` only the ends that a user wants."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted("") from None
+    except BrokenPipeError:
+        raise ClosedPipe("") from None
+    except Exception as error:
+        failure = None if debug else as_failure(error)
+        if failure is None:
+            raise
+        raise failure from error
 
 
 def as_failure(error: Exception) -> Failure | None:
