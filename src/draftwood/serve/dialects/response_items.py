@@ -95,7 +95,7 @@ class Tools:
         if not isinstance(choice, dict):
             return choice
         if (kind := choice.get("type")) == "allowed_tools":
-            given = objects("tool_choice", choice.get("tools"))
+            given = objects("tool_choice.tools", choice.get("tools"))
             known = [self.choice(one) for one in given if not str(one.get("type")).startswith(_OPENAI)]
             return {"type": kind, kind: {"mode": choice.get("mode"), "tools": known}}
         if kind not in ("function", "custom", "local_shell"):
