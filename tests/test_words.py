@@ -60,7 +60,7 @@ def options(command):
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
-            inner = command.get_command(context, name)
+            inner = command.resolve_command(context, [name])[1]
             assert inner is not None
             yield from options(inner)
 

@@ -32,7 +32,7 @@ def loaded(prompt_file, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", main.list_commands(click.Context(main)))
 def test_the_page_that_asks_a_question_cites_its_benchmark(name):
-    command = main.get_command(click.Context(main), name)
+    command = main.resolve_command(click.Context(main), [name])[1]
     assert command is not None
     [page] = re.findall(r"\n\nAsked by (\S+)\.$", inspect.cleandoc(command.help or ""))
     assert re.search(rf"benchmarks {name}\b|results/{name}\b", (ROOT / page).read_text(encoding="utf-8"))

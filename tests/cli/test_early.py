@@ -107,7 +107,7 @@ def commands(group):
     found = [[]]
     context = click.Context(group)
     for name in group.list_commands(context):
-        command = group.get_command(context, name)
+        command = group.resolve_command(context, [name])[1]
         found.append([name])
         if isinstance(command, click.Group):
             found += [[name, below] for below in command.list_commands(context)]

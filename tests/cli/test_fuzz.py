@@ -124,7 +124,7 @@ def values(option):
 
 
 def options_of(name):
-    command = main.get_command(click.Context(main), name)
+    command = main.resolve_command(click.Context(main), [name])[1]
     assert command is not None
     return [p for p in command.params if isinstance(p, click.Option)]
 

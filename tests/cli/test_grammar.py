@@ -51,9 +51,6 @@ def test_chat_answers_in_the_grammar(run, tmp_path, schema):
 
 
 def test_options_become_one_grammar_under_one_name():
-    none = {"json_schema": None, "json_object": False, "regex": None, "grammar": None, "seed": 3}
-    assert with_grammar(none, frozenset({"seed"})) == ({"seed": 3, "grammar": None}, {"seed"})
-    found = with_grammar({**none, "json_object": True}, frozenset({"json_object"}))
-    assert found == ({"seed": 3, "grammar": Grammar.json_object()}, {"grammar"})
-    found = with_grammar({**none, "regex": ""}, frozenset({"regex"}))
-    assert found == ({"seed": 3, "grammar": Grammar.regex("")}, {"grammar"})
+    assert with_grammar({"seed": 3}) == {"seed": 3}
+    assert with_grammar({"seed": 3, "json_object": True}) == {"seed": 3, "grammar": Grammar.json_object()}
+    assert with_grammar({"seed": 3, "regex": ""}) == {"seed": 3, "grammar": Grammar.regex("")}

@@ -140,16 +140,16 @@ def test_a_stopped_run_goes_on_to_the_same_file(german, wanted):
     partial, one = partial_of(german), ("--batch-size", "1")
     said = german.stopped(3, *one)
     assert not german.out.exists()
-    head, *rest = objects(partial.read_bytes())
-    assert head["settings"]["method"] == "block"
-    assert [found["index"] for found in rest] == [0, 1, 2, 3]
+    kept = objects(partial.read_bytes())
+    assert {found["settings"]["method"] for found in kept} == {"block"}
+    assert [found["index"] for found in kept] == [0, 1, 2, 3]
     assert f"Stopped: 4 of 8 lines are done in {partial}; the same command resumes there." in said
     with partial.open("ab") as half:
         half.write(b'{"index": 5, "source": "ei')
     before = partial.read_bytes()
     for options, differs in (
-        (LOOSE, f"{partial} was started with verifier 'greedy', which is now 'tolerance'; beta None, which"),
-        (["--max-new-tokens", "5"], "was started with max_new_tokens 39, which is now 5"),
+        (LOOSE, f"{partial}, line 1: this was made with verifier 'greedy', which is now 'tolerance'; beta None, which"),
+        (["--max-new-tokens", "5"], "this was made with max_new_tokens 39, which is now 5"),
     ):
         refused = german.fails(*one, *options)
         assert differs in refused

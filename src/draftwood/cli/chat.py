@@ -9,7 +9,7 @@ import click
 
 from draftwood.cli.chat_file import read_chat
 from draftwood.cli.console import text_of
-from draftwood.cli.options import Changes, Given, Sectioned, Sections, given, own_defaults, pick, section_options
+from draftwood.cli.options import Changes, Sectioned, Sections, own_defaults, pick
 from draftwood.cli.progress import loading_libraries
 from draftwood.cli.settings import DRAFTING, TEXT_SECTIONS, ChatOptions, DisplayOptions, Settings
 from draftwood.core.errors import ConfigError
@@ -26,23 +26,19 @@ CHANGES: Changes = {
 }
 
 
-@click.command(name="chat", cls=Sectioned, sections=SECTIONS)
+@click.command(name="chat", cls=Sectioned, sections=SECTIONS, leave_out=("json",), changes=CHANGES)
 @click.argument("message", required=False)
-@section_options(SECTIONS, leave_out=("json",), changes=CHANGES)
-@click.pass_context
-def command(ctx: click.Context, /, message: str | None, **options: Any) -> None:
+def command(message: str | None, **options: Any) -> None:
     """Talk with a chat model. Only what is new in the chat is read for each answer.
 
     With a MESSAGE the command answers it and ends; - is all of standard input, which is also read where that is a file or a
     pipe. The answer goes to standard output. On a terminal a chat begins. Ctrl-C stops an answer there, and Ctrl-D ends the
     chat. A pasted text is one message, and a backslash at the end of a line begins a new one; /help lists commands.
     """
-    chat, settings = pick(ChatOptions, options), Settings.of(options, given(ctx))
+    chat, settings = pick(ChatOptions, options), Settings.of(options)
     if settings.display.compare and chat.quiet:
         raise ConfigError("--compare shows two speeds, and --quiet shows none: leave out one of them")
-    if sys.stdin is None and message is None:
-        raise ConfigError("standard input is closed: give a message, or run the command on a terminal")
-    if message is None and not sys.stdin.isatty():
+    if message is None and not (sys.stdin and sys.stdin.isatty()):
         message = "-"
     if message is None and settings.display.compare:
         raise ConfigError("--compare is for a single answer: give the message as an argument, or leave it out")
@@ -56,8 +52,7 @@ def command(ctx: click.Context, /, message: str | None, **options: Any) -> None:
     with loading_libraries():
         from draftwood.cli.chat_commands import converse
         from draftwood.cli.conversation import ask
-    call = Given(ctx, options, given(ctx))
     if message is None:
-        converse(call)
+        converse(options)
     else:
-        ask(call, message)
+        ask(options, message)

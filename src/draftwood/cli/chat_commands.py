@@ -6,13 +6,12 @@ import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
 from draftwood.cli.chat_file import last_chat
 from draftwood.cli.conversation import Conversation, remark
-from draftwood.cli.options import Given
 from draftwood.core.errors import CacheError, ConfigError, DraftwoodError
 
 _NAME = re.compile(r"/[a-z?]+(?=\s|$)")
@@ -26,13 +25,13 @@ class Command(NamedTuple):
     run: Callable[[Conversation, str], object]
 
 
-def converse(given: Given) -> None:
+def converse(given: Mapping[str, Any]) -> None:
     """Answer what is typed until the input ends. An error is reported, and the chat goes on."""
     from draftwood.cli.keyboard import typed
 
     chat, begun = Conversation(given), "Ctrl-C stops an answer, Ctrl-D ends the chat, /help lists commands."
     if not chat.options.quiet:
-        remark(f"Chat with {given.values['target']}. {begun}")
+        remark(f"Chat with {given['target']}. {begun}")
     if chat.file is not None:
         click.echo(chat.resumed, err=True)
     for text in typed([message["content"] for message in chat.messages if message["role"] == "user"]):
@@ -92,7 +91,7 @@ def _set(chat: Conversation, rest: str) -> None:
         chat.change(name, value.strip())
         values = chat.values()
     for one in [name] if name else values:
-        given = "" if one in chat.given.names else "  (default)"
+        given = "" if one in chat.given else "  (default)"
         click.echo(f"{one:<26}{_shown(values[one])}{given}", err=True)
 
 

@@ -49,7 +49,7 @@ class CheckConfig:
 
 
 @click.command(name="check")
-@dataclass_options(Models, CheckConfig, LoadOptions, Method, Sampling, changes=_CHANGES)
+@dataclass_options(Models, CheckConfig, LoadOptions, Method, Sampling, leave_out=("logit_bias",), changes=_CHANGES)
 def command(**options: Any) -> None:
     """Test whether the output of a pair and a method follows the target's distribution.
 

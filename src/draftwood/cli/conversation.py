@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -13,11 +13,11 @@ import click
 from draftwood.api import Pair
 from draftwood.cli.chat_file import keep_chat, read_chat, write_chat
 from draftwood.cli.console import check_unicode
-from draftwood.cli.options import Given, pick
+from draftwood.cli.options import pick
 from draftwood.cli.results import slowed
-from draftwood.cli.settings import TEXT_SECTIONS, ChatOptions, DisplayOptions, Opened, Settings
+from draftwood.cli.settings import TEXT_SECTIONS, ChatOptions, Opened, Settings
 from draftwood.cli.show import Painter, Screen
-from draftwood.cli.single import OneText, write_one
+from draftwood.cli.single import write_one
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import FinishReason
 from draftwood.core.rounds import Stats
@@ -30,12 +30,11 @@ _FIXED = {"target", "json", "compare", "system", "resume", *(f.name for cls in T
 """Options that a chat keeps, or has a command of its own for."""
 
 
-def ask(given: Given, message: str) -> None:
+def ask(given: Mapping[str, Any], message: str) -> None:
     """Answer a message and print the answer, as ``draftwood generate`` does for one prompt."""
     chat = Conversation(given)
     messages = [*chat.messages, _user(message)]
-    one = OneText(opened=chat.opened, request=chat.request(messages), display=chat.display, quiet=chat.options.quiet)
-    result = write_one(one)
+    result = write_one(chat.opened, chat.request(messages), chat.settings.display, quiet=chat.options.quiet)
     if chat.file is not None:
         chat.messages = [*messages, _assistant(result.text)]
         chat.keep()
@@ -55,21 +54,20 @@ class Conversation:
     """A chat and the model that answers.
 
     Args:
-        given: the options of the command.
+        given: the options that were given in the call of the command.
 
     Attributes:
-        given: the options, with what was changed since.
-        options, display: those of the chat.
+        given: these options, with what was changed since.
+        options, settings: those of the chat.
         opened: the models, and how they write.
         messages: the system prompt, if it is the user's own, and all that was said.
         file: where the chat is kept after every answer; None for :func:`draftwood.cli.chat_file.last_chat`.
     """
 
-    def __init__(self, given: Given) -> None:
-        self.given, self.options = given, pick(ChatOptions, given.values)
-        self._settings = Settings.of(given.values, given.names)
-        self.opened: Opened[Pair] = self._settings.open()
-        self.opened.session.special_tokens_in_content = self.options.special_tokens_in_content
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._ctx = click.get_current_context()
+        self._choices = {p.name: p for p in self._ctx.command.params if isinstance(p, click.Option) and p.name}
+        self._take(given)
         self._screen = Screen()
         self.messages: list[dict[str, Any]] = []
         self.file: Path | None = None
@@ -78,10 +76,13 @@ class Conversation:
             self.load(self.options.resume)
         self.replace_system(self.options.system or self.system)  # refuses what is no chat model
 
-    @property
-    def display(self) -> DisplayOptions:
-        """How answers are shown."""
-        return self._settings.display
+    def _take(self, given: Mapping[str, Any], session: Pair | None = None) -> None:
+        """Take options, with models that are loaded already if there are any; nothing changes where one is refused."""
+        options, settings = pick(ChatOptions, given), Settings.of(given)
+        opened: Opened[Pair] = settings.open() if session is None else settings.opened(session)
+        settings.limits_from(opened.session.chat_limits)
+        opened.session.special_tokens_in_content = options.special_tokens_in_content
+        self.given, self.options, self.settings, self.opened = given, options, settings, opened
 
     @property
     def system(self) -> str | None:
@@ -95,24 +96,25 @@ class Conversation:
 
     def values(self) -> dict[str, Any]:
         """The settings that can be changed, and their present values: those that were given, and the model's own."""
-        opened, limits = self.opened, self._settings.limits_from(self.opened.session.chat_limits)
+        opened, limits = self.opened, self.settings.limits_from(self.opened.session.chat_limits)
         parts = {**vars(opened.method), **vars(opened.sampling), **vars(limits)}
-        present = {**self.given.values, **parts, "grammar": self.given.values["grammar"]}  # which is a file
-        names = [p.name for p in self.given.ctx.command.params if isinstance(p, click.Option) and p.name]
-        return {name: present[name] for name in names if name not in _FIXED}
+        unset = {name: option.get_default(self._ctx) for name, option in self._choices.items()}
+        present = {**unset, **self.given, **parts, "grammar": self.given.get("grammar")}  # which is a file
+        return {name: present[name] for name in unset if name not in _FIXED}
 
     def change(self, name: str, text: str) -> None:
-        """Change a setting; nothing changes where it is refused.
+        """Change a setting to the value of a text, or to what it is where it is not given (``default``).
 
         Raises:
-            ConfigError: a value that the command line refuses too.
+            ConfigError: a value that the command line refuses too; then nothing changes.
         """
-        given = self.given.changed(name, text)
-        options, settings = pick(ChatOptions, given.values), Settings.of(given.values, given.names)
-        opened = settings.opened(session := self.opened.session)
-        settings.limits_from(session.chat_limits)
-        session.special_tokens_in_content = options.special_tokens_in_content
-        self.given, self.options, self._settings, self.opened = given, options, settings, opened
+        given, option = {other: value for other, value in self.given.items() if other != name}, self._choices[name]
+        try:
+            if text != "default":
+                given[name] = option.process_value(self._ctx, (text,) if option.multiple else text)
+        except click.UsageError as error:
+            raise ConfigError(f"{name} is {text!r}: {error.message}") from error
+        self._take(given, self.opened.session)
 
     def say(self, text: str) -> None:
         """Answer a message. The message and what was written of the answer join the chat."""
@@ -169,7 +171,7 @@ class Conversation:
 
     def request(self, messages: Sequence[dict[str, Any]]) -> Request:
         """The request of an answer to these messages."""
-        pair, settings = self.opened.session, self._settings
+        pair, settings = self.opened.session, self.settings
         limits = settings.limits_from(pair.chat_limits)
         seed = None if settings.seed is None else (settings.seed + self._tries) % (MAX_SEED + 1)
         request = pair.chat_request(messages, limits, seed, chat_template_kwargs=self.options.variables)
@@ -181,7 +183,9 @@ class Conversation:
         Ctrl-C ends the answer.
         """
         request = self.request(messages)
-        painter = Painter(self._screen, self.opened.session.tokenizer, request.prompt) if self.display.show else None
+        painter = (
+            Painter(self._screen, self.opened.session.tokenizer, request.prompt) if self.settings.display.show else None
+        )
         text, reason, meter = "", None, CoreMeter()
         rounds = self.opened.decoder.stream([request], self.opened.sampling, reuse=True)
         with suppress(KeyboardInterrupt), closing(rounds):

@@ -6,7 +6,6 @@ import io
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, final
 
@@ -67,7 +66,9 @@ class Commands(click.Group):
         self, *args: Any, homes: Mapping[str, tuple[str, str]], elsewhere: Mapping[str, str] | None = None, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.homes, self.elsewhere = dict(homes), dict(elsewhere or {})
+        self._homes, self._elsewhere = homes, elsewhere or {}
+        for name, (_, text) in homes.items():
+            self.add_command(click.Command(name, short_help=text))  # in its place until it is used
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         for stream in (sys.stdout, sys.stderr):
@@ -82,27 +83,19 @@ class Commands(click.Group):
             return super().make_context(info_name, args, parent, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.homes)
+        return list(self._homes)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """As of click, which knows no names of commands that are not imported yet, nor those of other programs."""
-        if args and args[0] in self.elsewhere and args[0] not in self.homes:
-            raise click.UsageError(f"No such command {args[0]!r}. {self.elsewhere[args[0]]}.", ctx)
-        if args and args[0] not in self.homes and (near := get_close_matches(args[0], self.homes)):
-            raise click.UsageError(f"No such command {args[0]!r}. Did you mean {' or '.join(map(repr, near))}?", ctx)
-        return super().resolve_command(ctx, args)
+        if args[0] in self._elsewhere:
+            raise click.UsageError(f"No such command {args[0]!r}. {self._elsewhere[args[0]]}.", ctx)
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found and self.imported(args[0]), rest
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.homes:
-            return None
-        module, attribute = self.homes[cmd_name][0].split(":")
+    def imported(self, name: str) -> click.Command:
+        """A command itself."""
+        module, attribute = self._homes[name][0].split(":")
         found: click.Command = getattr(import_module(module), attribute)
         return found
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self.homes.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         with _reported(debug=ctx.params["debug"]):

@@ -8,12 +8,14 @@ True. A field without a default is a required option. The option's help is ``met
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar, Union, final
+from typing import Any, Final, Literal, TypeAlias, TypeVar, Union, final
 
 import click
 from click.core import ParameterSource
@@ -36,7 +38,8 @@ Sections: TypeAlias = Mapping[str, tuple[type[Any], ...]]
 def dataclass_options(
     *classes: type[Any], leave_out: Collection[str] = (), changes: Changes | None = None
 ) -> Callable[[F], F]:
-    """A decorator that adds one click option per field and passes its values by field name.
+    """A decorator that adds one click option per field. The function gets those that were given, by field name: the defaults
+    are the dataclass's own, but for those of ``changes``.
 
     Args:
         classes: the dataclasses; of fields with the same name the first one counts.
@@ -51,11 +54,20 @@ def dataclass_options(
         hints, without = typing.get_type_hints(cls), {*leave_out, *options, *(NO_PLAIN_OPTION if cls is Sampling else ())}
         shown = [f for f in dataclasses.fields(cls) if f.init and f.name not in without]
         options |= {f.name: _option(f, hints[f.name], (changes or {}).get(f.name, {})) for f in shown}
+        if cls is Sampling and "logit_bias" not in leave_out:
+            options["logit_bias"] = _LOGIT_BIAS
+    dropped = options.keys() - {name for name, own in (changes or {}).items() if own.get("default")}
 
     def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def called(*args: Any, **values: Any) -> Any:
+            source = click.get_current_context().get_parameter_source
+            unset = {name for name in dropped & values.keys() if source(name) is ParameterSource.DEFAULT}
+            return function(*args, **{name: value for name, value in values.items() if name not in unset})
+
         for option in reversed(options.values()):
-            function = option(function)
-        return function
+            called = option(called)
+        return typing.cast(F, called)
 
     return decorate
 
@@ -82,43 +94,6 @@ def _option(field: dataclasses.Field[Any], hint: Any, changed: Mapping[str, Any]
     return click.option(flag, field.name, type=_type(field.name, hint), **settings)
 
 
-def given(ctx: click.Context) -> frozenset[str]:
-    """The names of the options that were given."""
-    options = (p.name for p in ctx.command.params if isinstance(p, click.Option) and p.name)
-    return frozenset(name for name in options if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT)
-
-
-@final
-@dataclasses.dataclass(frozen=True)
-class Given:
-    """The options of a command's call, of which a copy may have another value.
-
-    Attributes:
-        ctx: the call.
-        values: field -> value, defaults included.
-        names: the fields that were given.
-    """
-
-    ctx: click.Context
-    values: Mapping[str, Any]
-    names: frozenset[str]
-
-    def changed(self, name: str, text: str) -> Given:
-        """A copy in which an option has the value of a text; ``default`` is the option's default.
-
-        Raises:
-            ConfigError: the option refuses the text.
-        """
-        [option] = (p for p in self.ctx.command.params if p.name == name)
-        value: Any = (text,) if option.multiple else text
-        try:
-            value = option.process_value(self.ctx, option.get_default(self.ctx) if text == "default" else value)
-        except click.UsageError as error:
-            raise ConfigError(f"{name} is {text!r}: {error.message}") from error
-        names = self.names - {name} if text == "default" else self.names | {name}
-        return Given(self.ctx, {**self.values, name: value}, names)
-
-
 def _type(name: str, hint: Any) -> Any:
     if typing.get_origin(hint) in (Union, types.UnionType):
         left = [a for a in typing.get_args(hint) if a is not type(None)]
@@ -132,18 +107,6 @@ def _type(name: str, hint: Any) -> Any:
     raise ConfigError(f"field {name!r}: no command-line option can be made from the type {hint!r}")
 
 
-def section_options(
-    sections: Sections, *, leave_out: Collection[str] = (), changes: Changes | None = None
-) -> Callable[[F], F]:
-    """As :func:`dataclass_options` of all sections, with ``--logit-bias`` where there is a sampling."""
-    classes = [cls for section in sections.values() for cls in section]
-    options = dataclass_options(*classes, leave_out=leave_out, changes=changes)
-    bias = click.option(
-        "--logit-bias", multiple=True, metavar="TOKEN=VALUE", callback=_bias, help="add to a token's score; repeatable"
-    )
-    return lambda function: options(bias(function) if Sampling in classes else function)
-
-
 def _bias(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[int, float] | None:
     bias = {}
     for text in values:
@@ -155,6 +118,11 @@ def _bias(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
         if math.isnan(bias[int(token)]) or bias[int(token)] == math.inf:
             raise click.BadParameter(f"{text!r}: give a finite value, or -inf to forbid the token")
     return bias or None
+
+
+_LOGIT_BIAS: Final = click.option(
+    "--logit-bias", multiple=True, metavar="TOKEN=VALUE", callback=_bias, help="add to a token's score; repeatable"
+)
 
 
 def own_defaults(name: str, config: Mapping[str, Any]) -> Changes:
@@ -172,11 +140,17 @@ def own_defaults(name: str, config: Mapping[str, Any]) -> Changes:
 
 @final
 class Sectioned(click.Command):
-    """A command whose help shows its options in sections. A text without quotes is refused in a sentence of its own."""
+    """A command with the options of some sections, in which its help shows them; ``leave_out`` and ``changes`` are as for
+    :func:`dataclass_options`. A text without quotes is refused in a sentence of its own."""
 
     allow_extra_args = True
 
-    def __init__(self, *args: Any, sections: Sections, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, sections: Sections, leave_out: Collection[str] = (), changes: Changes | None = None, **kwargs: Any
+    ) -> None:
+        options = dataclass_options(*chain.from_iterable(sections.values()), leave_out=leave_out, changes=changes)
+        kwargs["callback"] = callback = options(kwargs["callback"])
+        kwargs["params"] += reversed(callback.__click_params__)
         super().__init__(*args, **kwargs)
         self.sections = sections
 

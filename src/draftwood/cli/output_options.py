@@ -24,16 +24,15 @@ class GrammarOptions:
     grammar: Path | None = setting(None, "write text of the Lark grammar in a file")
 
 
-def with_grammar(options: Mapping[str, Any], given: frozenset[str]) -> tuple[dict[str, Any], frozenset[str]]:
-    """Options and names of given ones, where a :class:`Grammar` under the name ``grammar`` replaces the options."""
+def with_grammar(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, where a :class:`Grammar` under the name ``grammar`` replaces the one that was given."""
     names = [f.name for f in fields(GrammarOptions)]
     wanted = [name for name in names if options.get(name) not in (None, False)]
     if len(wanted) > 1:
         flags = [f"--{name.replace('_', '-')}" for name in wanted]
         raise ConfigError(f"{' and '.join(flags)} were given, but a text follows one grammar: leave one out")
     rest = {name: value for name, value in options.items() if name not in names}
-    found = _grammar(wanted[0], options[wanted[0]]) if wanted else None
-    return {**rest, "grammar": found}, given.difference(names) | ({"grammar"} if wanted else set())
+    return {**rest, "grammar": _grammar(wanted[0], options[wanted[0]])} if wanted else rest
 
 
 def _grammar(option: str, value: Any) -> Grammar:

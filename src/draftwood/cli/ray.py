@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from draftwood.cli import serve as one_server
-from draftwood.cli.options import Sectioned, Sections, given, pick, section_options
+from draftwood.cli.options import Sectioned, Sections, pick
 from draftwood.cli.progress import loading_libraries
 from draftwood.cli.settings import SECTIONS, DisplayOptions, Models, Settings, check_fit, check_input
 from draftwood.core.errors import ConfigError
@@ -27,12 +27,10 @@ def group() -> None:
     """Serve or write texts with several processes, here or on a cluster, by Ray."""
 
 
-@group.command(name="serve", cls=Sectioned, sections=SERVE_SECTIONS, short_help="Serve a model with several replicas.")
-@section_options(
-    SERVE_SECTIONS,
-    leave_out=("keep_alive", "beta", "tau"),
-    changes={"port": {"help": "port of Ray's proxies"}},
-)
+@group.command(
+    name="serve", cls=Sectioned, sections=SERVE_SECTIONS, leave_out=("keep_alive", "beta", "tau"),
+    changes={"port": {"help": "port of Ray's proxies"}}, short_help="Serve a model with several replicas.",
+)  # fmt: skip
 def serve(**options: Any) -> None:
     """Serve a model as 'draftwood serve' does, by several replicas of it behind one address.
 
@@ -51,10 +49,11 @@ def serve(**options: Any) -> None:
     run(spec, pick(Fleet, options), lambda address: click.echo(f"Serving {names} at {address}/v1", err=True))
 
 
-@group.command(name="write", cls=Sectioned, sections=WRITE_SECTIONS, short_help="Continue every prompt of a file.")
-@section_options(WRITE_SECTIONS, leave_out=DisplayOptions.__dataclass_fields__)
-@click.pass_context
-def write(ctx: click.Context, /, **options: Any) -> None:
+@group.command(
+    name="write", cls=Sectioned, sections=WRITE_SECTIONS, leave_out=DisplayOptions.__dataclass_fields__,
+    short_help="Continue every prompt of a file.",
+)  # fmt: skip
+def write(**options: Any) -> None:
     """Continue every prompt of a file (--input), as 'draftwood generate --input' does, with several processes.
 
     Input and output are the same, and each line's text is the same. Lines are written as they are done, so their order may
@@ -62,7 +61,7 @@ def write(ctx: click.Context, /, **options: Any) -> None:
     progress, and repeats what a lost one has not finished.
     """
     spec = _spec(options, ServeOptions())
-    settings = Settings.of({**options, **dict.fromkeys(DisplayOptions.__dataclass_fields__, False)}, given(ctx))
+    settings = Settings.of(options)
     check_input(settings, None, single=False)
     if settings.files.output is None:
         raise ConfigError("there is no --output: Ray reports on standard output, so the texts go to a file")
@@ -71,7 +70,7 @@ def write(ctx: click.Context, /, **options: Any) -> None:
         from draftwood.cli.job.cluster import complete
         from draftwood.cli.job.file import run_file
     if run_file(settings, partial(complete, spec, pick(Fleet, options))):
-        ctx.exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _spec(options: dict[str, Any], serving: ServeOptions) -> ReplicaSpec:

@@ -10,7 +10,7 @@ from typing import Any, Final, final
 import click
 
 from draftwood.cli.adapt import in_background, is_new
-from draftwood.cli.options import Sectioned, Sections, pick, section_options
+from draftwood.cli.options import Sectioned, Sections, pick
 from draftwood.cli.progress import loading_libraries
 from draftwood.cli.settings import Models, check_fit, load_session
 from draftwood.core.errors import ConfigError, needs
@@ -57,7 +57,7 @@ class _Commas(click.types.StringParamType):
     envvar_list_splitter = ","
 
 
-@click.command(name="serve", cls=Sectioned, sections=SECTIONS)
+@click.command(name="serve", cls=Sectioned, sections=SECTIONS, leave_out=("beta", "tau"))
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
@@ -66,7 +66,6 @@ class _Commas(click.types.StringParamType):
     callback=_configured,
     help="file of TOML whose keys are these options, such as port = 8000",
 )
-@section_options(SECTIONS, leave_out=("beta", "tau"))
 def command(**options: Any) -> None:
     """Serve models over HTTP with OpenAI's interface: chats, completions, streams.
 

@@ -177,9 +177,9 @@ class Settings:
         check_fit(self.models, self.method, *([temperature] if "temperature" in self.given else [temperature, 0.0]))
 
     @staticmethod
-    def of(options: Mapping[str, Any], given: frozenset[str], kind: Kind = "language") -> Settings:
-        """The settings from options by name, and the names of the given ones. A translation is greedy."""
-        options, given = with_grammar(options, given)
+    def of(options: Mapping[str, Any], kind: Kind = "language") -> Settings:
+        """The settings from the options that were given, by name. A translation is greedy."""
+        options = with_grammar(options)
         drawn = kind == "language"
         return Settings(
             kind=kind,
@@ -187,13 +187,13 @@ class Settings:
             loading=pick(LoadOptions, options),
             method=pick(Method, options),
             sampling=pick(Sampling, options) if drawn else Sampling(temperature=0.0),
-            limits=pick(Limits, {name: value for name, value in options.items() if value is not None}),
+            limits=pick(Limits, options),
             seed=pick(Seed, options).seed if drawn else 0,
             files=pick(Files, options),
             display=pick(DisplayOptions, options),
             logprobs=pick(LogprobOptions, options),
             drafts=pick(DraftOptions, options),
-            given=given,
+            given=frozenset(options),
         )
 
     def open(self) -> Opened[Any]:

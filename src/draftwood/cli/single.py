@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, final
+from dataclasses import asdict
+from functools import partial
+from typing import Any
 
 import click
 
-from draftwood.cli.comparison import NOTHING, Comparison, by_turns, speed_of_transformers
+from draftwood.cli.comparison import NOTHING, by_turns, speed_of_transformers
 from draftwood.cli.console import standard_output
 from draftwood.cli.group import Interrupted
 from draftwood.cli.results import slowed, summary
@@ -23,6 +24,7 @@ from draftwood.engine.decode import Decoder
 from draftwood.engine.requests import Request, Result
 from draftwood.engine.session import Session
 from draftwood.hardware.cores import CoreMeter
+from draftwood.sampling.settings import Sampling
 
 
 def run_single(settings: Settings, text: str) -> None:
@@ -36,84 +38,66 @@ def run_single(settings: Settings, text: str) -> None:
         "engine": session.target.engine,
         "fallback": session.engine.fallback,
     }
-    shown_before = text if prompt else ""
     if session.draft is not None and session.draft.kind.shared is not None:
         head |= {"draft_shares": session.draft.kind.shared}
-    write_one(OneText(opened=opened, request=request, display=settings.display, shown_before=shown_before, head=head))
+    write_one(opened, request, settings.display, shown_before=text if prompt else "", head=head)
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class OneText:
-    """One text and how it is decoded and shown.
+def write_one(
+    opened: Opened[Any], request: Request, display: DisplayOptions, *, shown_before: str = "",
+    head: Mapping[str, Any] | None = None, quiet: bool = False,
+) -> Result:  # fmt: skip
+    """Decode and print one text, with the comparison and the remarks of its display.
 
-    Attributes:
+    Args:
         shown_before: the text that a terminal shows first.
         head: the first fields of the JSON object.
         quiet: no remarks follow the text.
     """
-
-    opened: Opened[Any]
-    request: Request
-    display: DisplayOptions
-    shown_before: str = ""
-    head: Mapping[str, Any] = field(default_factory=dict)
-    quiet: bool = False
-
-    @property
-    def seed(self) -> str:
-        """The seed as a note; empty where nothing is drawn."""
-        return "" if self.opened.sampling.greedy else f"seed {self.request.seed}"
-
-
-def write_one(one: OneText) -> Result:
-    """Decode and print one text, with the comparison and the remarks of its display."""
-    _, decoder, sampling, method = one.opened
-    plain = None
-    if one.display.compare and method.method != "ar":
-        plain = one.opened.session.decoder(Method(method="ar"), temperature=sampling.temperature)
-    if one.display.json:
-        result = _decode(decoder, one)
-        found = {**one.head, **result.to_json(TokenTexts(decoder.pipeline.tokenizer)), "method": asdict(method)}
+    session, decoder, sampling, method = opened
+    write, compared = partial(_decode, request=request, sampling=sampling), None
+    if display.compare and method.method != "ar":
+        plain = session.decoder(Method(method="ar"), temperature=sampling.temperature)
+        generate = partial(speed_of_transformers, session, request, sampling.temperature)
+        compared = partial(by_turns, ours=partial(write, decoder), theirs=partial(write, plain), generate=generate)
+    if display.json:
+        result = write(decoder)
+        found = {**(head or {}), **result.to_json(TokenTexts(decoder.pipeline.tokenizer)), "method": asdict(method)}
         if sampling.greedy:  # nothing is drawn
             del found["seed"]
-        if one.display.compare:
-            found["compare"] = None if plain is None else _compared(result, one, plain).to_json()
+        if display.compare:
+            found["compare"] = None if compared is None else compared(result).to_json()
         with standard_output():
             click.echo(json.dumps(found, ensure_ascii=False))
         return result
     screen = Screen()
-    painter = Painter(screen, decoder.pipeline.tokenizer, one.request.prompt) if one.display.show else None
-    screen.prompt(one.shown_before)
+    painter = Painter(screen, decoder.pipeline.tokenizer, request.prompt) if display.show else None
+    screen.prompt(shown_before)
     meter = CoreMeter()
-    result = _decode(decoder, one, screen, painter)
-    if one.quiet:
+    result = write(decoder, screen, painter)
+    if quiet:
         return result
     ending = "ended by itself" if result.finish_reason == "stop" else "ended at the length limit"
-    screen.remark(", ".join(part for part in (summary(result.stats, decoder), one.seed, ending) if part))
+    screen.remark(", ".join(part for part in (summary(result.stats, decoder), _seed(request, sampling), ending) if part))
     if note := slowed(result.stats, meter):
         screen.remark(note[0].upper() + note[1:])
     if painter is not None:
         screen.remark(painter.legend)
-    if plain is not None:
-        dtype = str(one.opened.session.model.dtype)
-        screen.remark(_compared(result, one, plain).sentences(decoder.pipeline.verifier, dtype))
-    elif one.display.compare:
+    if compared is not None:
+        screen.remark(compared(result).sentences(decoder.pipeline.verifier, str(session.model.dtype)))
+    elif display.compare:
         screen.remark(NOTHING)
     return result
 
 
-def _compared(result: Result, one: OneText, plain: Decoder) -> Comparison:
-    opened = one.opened
-    return by_turns(
-        result,
-        lambda: _decode(opened.decoder, one),
-        lambda: _decode(plain, one),
-        lambda: speed_of_transformers(opened.session, one.request, opened.sampling.temperature),
-    )
+def _seed(request: Request, sampling: Sampling) -> str:
+    """The seed as a note; empty where nothing is drawn."""
+    return "" if sampling.greedy else f"seed {request.seed}"
 
 
-def _decode(decoder: Decoder, one: OneText, screen: Screen | None = None, painter: Painter | None = None) -> Result:
+def _decode(
+    decoder: Decoder, screen: Screen | None = None, painter: Painter | None = None, *, request: Request, sampling: Sampling
+) -> Result:
     count = 0
 
     def watch(piece: Piece) -> None:
@@ -125,11 +109,12 @@ def _decode(decoder: Decoder, one: OneText, screen: Screen | None = None, painte
             screen.write(piece.text)
 
     try:
-        [result] = decoder.generate([one.request], one.opened.sampling, watch=watch)
+        [result] = decoder.generate([request], sampling, watch=watch)
     except KeyboardInterrupt:
         if screen is not None and not screen.terminal:
             screen.write("\n")
-        raise Interrupted("; ".join(part for part in (f"{count} tokens were generated", one.seed) if part)) from None
+        parts = f"{count} tokens were generated", _seed(request, sampling)
+        raise Interrupted("; ".join(filter(None, parts))) from None
     if screen is not None:
         screen.write("\n")
     return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from pathlib import Path
 from shutil import get_terminal_size
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import click
 
 from draftwood.cli.console import check_unicode, standard_output
-from draftwood.cli.options import Sectioned, Sections, given, pick, section_options
+from draftwood.cli.options import Sectioned, Sections, pick
 from draftwood.cli.settings import Models, Opened, Seed, Settings, check_display
 from draftwood.core.checks import setting
 from draftwood.core.errors import ConfigError
@@ -52,26 +52,25 @@ SECTIONS: Sections = {
 
 @click.command(name="trace", cls=Sectioned, sections=SECTIONS)
 @click.argument("prompt", required=False)
-@section_options(SECTIONS)
-@click.pass_context
-def command(ctx: click.Context, /, prompt: str | None, **options: Any) -> None:
+def command(prompt: str | None, **options: Any) -> None:
     """Continue PROMPT and show every round: the tree, the probabilities, the verdicts and the seconds.
 
     In a tree, p is the draft's probability and q the target's. With --json, --html or --explain the rounds are not
     printed.
     """
     wanted, kept = pick(TraceOptions, options), pick(TraceSettings, options)
-    _check_together(prompt, wanted, given(ctx))
+    _check_together(prompt, wanted, options.keys())
     if wanted.input is not None:
         from draftwood.trace.files import read_traces
 
         traces = read_traces(wanted.input)
     else:
-        traces = _record(prompt, wanted, kept, options, given(ctx))
+        own = {name: value for name, value in options.items() if name != "json"}  # which is no file elsewhere
+        traces = _record(prompt, wanted, kept, own)
     _show(traces, wanted)
 
 
-def _check_together(prompt: str | None, wanted: TraceOptions, given: frozenset[str]) -> None:
+def _check_together(prompt: str | None, wanted: TraceOptions, given: Set[str]) -> None:
     """Refuse options that would have no effect, and files that cannot be read or written."""
     for name in ("json", "html"):
         if (path := getattr(wanted, name)) is not None:
@@ -96,17 +95,14 @@ def _check_together(prompt: str | None, wanted: TraceOptions, given: frozenset[s
             raise ConfigError(f"--{refused[0].replace('_', '-')} is for a prompt; translations are greedy: leave it out")
 
 
-def _record(
-    prompt: str | None, wanted: TraceOptions, kept: TraceSettings, options: Mapping[str, Any], given: frozenset[str]
-) -> list[Trace]:
+def _record(prompt: str | None, wanted: TraceOptions, kept: TraceSettings, options: Mapping[str, Any]) -> list[Trace]:
     traces: list[Trace] = []
     if prompt is not None:
-        settings = Settings.of({**options, "input": None, "json": False}, given)
+        settings = Settings.of(options)
         check_display(settings.display, settings.method)
         traces += _traced(settings, prompt, kept)
     if wanted.translate is not None:
-        own = {} if prompt is not None else {name: value for name, value in options.items() if name in given}
-        traces += _traced(Settings.of(own, frozenset(own), "translation"), wanted.translate, kept)
+        traces += _traced(Settings.of(options if prompt is None else {}, "translation"), wanted.translate, kept)
     return traces
 
 

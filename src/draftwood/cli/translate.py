@@ -6,14 +6,13 @@ from typing import Any
 
 import click
 
-from draftwood.cli.options import Changes, Sectioned, Sections, given, section_options
+from draftwood.cli.generate import write_texts
+from draftwood.cli.options import Changes, Sectioned, Sections
 from draftwood.cli.output_options import LogprobOptions
-from draftwood.cli.progress import loading_libraries
 from draftwood.cli.settings import DisplayOptions, Files, Models, Settings, check_input
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import LoadOptions, Method
-from draftwood.loading.names import check_models
 
 SECTIONS: Sections = {
     "Models": (Models, LoadOptions),
@@ -35,11 +34,9 @@ _CHANGES: Changes = {
 }
 
 
-@click.command(name="translate", cls=Sectioned, sections=SECTIONS)
+@click.command(name="translate", cls=Sectioned, sections=SECTIONS, leave_out=_LEFT_OUT, changes=_CHANGES)
 @click.argument("text", required=False)
-@section_options(SECTIONS, leave_out=_LEFT_OUT, changes=_CHANGES)
-@click.pass_context
-def command(ctx: click.Context, /, text: str | None, **options: Any) -> None:
+def command(text: str | None, **options: Any) -> None:
     """Translate TEXT, or every line of standard input if TEXT is -, or every line of a file (--input).
 
     The default is the bundled pair of models, which translates German to English. Decoding is greedy: the translation is
@@ -50,18 +47,9 @@ def command(ctx: click.Context, /, text: str | None, **options: Any) -> None:
     reported on standard error and left empty, and the exit status is 1. With --json every line is a JSON object. The output
     file appears when all lines are done. The same command resumes a stopped run.
     """
-    settings = Settings.of(options, given(ctx), "translation")
+    settings = Settings.of(options, "translation")
     single = text is not None and text != "-"
     check_input(settings, text, single=single)
     if text is not None and not text.strip():
         raise ConfigError("the text is empty: give a sentence to translate")
-    if text is not None and single:
-        check_models("translation", settings.models.target, settings.models.draft)
-        with loading_libraries():
-            from draftwood.cli.single import run_single
-        run_single(settings, text)
-        return
-    with loading_libraries():
-        from draftwood.cli.job.file import run_file
-    if run_file(settings):
-        ctx.exit(1)
+    write_texts(settings, text if single else None)

@@ -58,7 +58,7 @@ def _complete(settings: Settings, out: Output, lines: Sequence[Line]) -> None:
         out.finish()
         click.echo(f"All {len(lines)} lines are done in {out.path} already.", err=True)
         return
-    held = {} if out.whole else {"settings": facts}
+    held = {"settings": facts}
     tasks = [_task(line, settings, opened, first_seed, held) for line in lines if line.index not in out.done]
     if out.done:
         click.echo(f"{out.finished} in {out.where} already.", err=True)
@@ -82,7 +82,7 @@ def failed(line: Line, error: str, held: Mapping[str, Any]) -> dict[str, Any]:
 def _task(line: Line, settings: Settings, opened: Opened[Session], first_seed: int, held: Mapping[str, Any]) -> _Task:
     head, whole, session = {"index": line.index, **line.carried}, settings.kind == "translation", opened.session
     if whole and not line.text.strip():
-        return None, {**head, "source": line.text, "text": "", "token_ids": []}
+        return None, {**head, "source": line.text, "text": "", "token_ids": [], **held}
     if line.error is not None:
         return None, failed(line, line.error, held)
     seed = line.seed_after(first_seed)

@@ -21,7 +21,7 @@ from draftwood.core.errors import ConfigError, named
 from draftwood.core.files import replace_file
 
 _PARTIAL: Final = ".partial"
-_BEGINNINGS: Final = (b'{"index": ', b'{"settings": ')
+_BEGINNING: Final = b'{"index": '
 """The first bytes of a line, which tell half a line of a killed run from another file."""
 
 
@@ -32,8 +32,8 @@ class Output:
     Args:
         path: the file, which may hold records of an earlier run; None for standard output.
         lines: the input.
-        whole: the file is written when all lines are done, as for translations. Until then FILE.partial holds the settings
-            and the records. Otherwise the file grows line by line, and every record holds its settings.
+        whole: the file is written when all lines are done, as for translations. Until then FILE.partial holds the records.
+            Otherwise the file grows line by line. Every record holds its settings.
         as_json: a JSON object per line; otherwise the bare text.
 
     Attributes:
@@ -68,22 +68,21 @@ class Output:
         *whole, rest = where.read_bytes().split(b"\n")
         self._found = [self._parse(where, number, data) for number, data in enumerate(whole)]
         if rest:
-            if not any(begin.startswith(rest[: len(begin)]) for begin in _BEGINNINGS):
+            if not _BEGINNING.startswith(rest[: len(_BEGINNING)]):
                 raise self._foreign(where, len(whole))
             self._cut_at = sum(len(data) + 1 for data in whole)
         by_index = {line.index: line for line in self._lines}
-        records = [(number, found) for number, found in enumerate(self._found) if "index" in found]
-        for number, found in records:
+        for number, found in enumerate(self._found):
             if why := unlike(found, by_index.get(found["index"]), self._advice(where), whole=self.whole):
                 raise ConfigError(f"{where}, line {number + 1}: {why}")
-        self._count(found for _, found in records)
+        self._count(self._found)
 
     def _parse(self, where: Path, number: int, data: bytes) -> dict[str, Any]:
         try:
             found: dict[str, Any] = json.loads(data.decode("utf-8"))
         except (ValueError, RecursionError):
             raise self._foreign(where, number) from None
-        if not is_record(number, found, whole=self.whole):
+        if not is_record(found, whole=self.whole):
             raise self._foreign(where, number)
         return found
 
@@ -97,19 +96,17 @@ class Output:
     @property
     def first_seed(self) -> int | None:
         """The seed of line 0 in the earlier run, if the file holds it."""
-        return next((found["settings"].get("seed") for found in self._found if "settings" in found), None)
+        return self._found[0]["settings"].get("seed") if self._found else None
 
     def begin(self, settings: Facts) -> None:
-        """Compare the settings with those of the earlier run; a whole output without one stores them."""
-        if self.where is None:
-            return
-        where = self.where
-        for i, found in enumerate(self._found[:1] if self.whole else self._found):
+        """Compare the settings with those of the earlier run."""
+        for i, found in enumerate(self._found):
             if found["settings"] != settings and (differs := difference(found["settings"], settings)):
-                made = f"{where} was started" if self.whole else f"{where}, line {i + 1}: this was made"
-                raise ConfigError(f"{made} with {differs}: give the same options as before, or {self._advice(where)}")
-        if self.whole and not self._found:
-            self._append(where, [{"settings": dict(settings)}])
+                assert self.where is not None
+                advice = self._advice(self.where)
+                raise ConfigError(
+                    f"{self.where}, line {i + 1}: this was made with {differs}: give the same options as before, or {advice}"
+                )
 
     def write(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Append records. A file is on disk when this returns."""
@@ -155,7 +152,7 @@ class Output:
                 f"{self.where}: remove the output, and the same command writes it"
             )
         replace_file(self.path, "".join(self._texts[line.index] for line in self._lines))
-        self.where.unlink()
+        self.where.unlink(missing_ok=True)  # there is none of an empty input
 
     def _count(self, records: Iterable[Mapping[str, Any]]) -> None:
         for record in records:
@@ -165,6 +162,8 @@ class Output:
                 self._texts[record["index"]] = self._line(record)
 
     def _line(self, record: Mapping[str, Any]) -> str:
+        if self.whole:
+            record = {name: value for name, value in record.items() if name != "settings"}
         return _json_line(record) if self._as_json else re.sub(r"[\r\n]+", " ", record.get("text", "")) + "\n"
 
     def _advice(self, where: Path) -> str:

@@ -26,20 +26,13 @@ _DIGITS = 16  # of a digest
 _LONG = 80  # characters of a grammar
 
 
-def is_record(number: int, found: Any, *, whole: bool) -> bool:
-    """Whether the value in a line, numbered from 0, can be one of a file of records.
-
-    Args:
-        whole: as for :class:`draftwood.cli.job.output.Output`: line 0 holds the settings, instead of every record.
-    """
-    if not isinstance(found, dict):
+def is_record(found: Any, *, whole: bool) -> bool:
+    """Whether the value in a line can be a record; ``whole`` as for :class:`draftwood.cli.job.output.Output`."""
+    if not isinstance(found, dict) or not isinstance(settings := found.get("settings"), dict):
         return False
-    settings = found.get("settings")
-    if whole and number == 0:
-        return isinstance(settings, dict)
     texts = ("source", "error") if "error" in found else (text_key(whole=whole),)
     known = type(found.get("index")) is int and all(isinstance(found.get(name), str) for name in texts)
-    return known and (whole or (isinstance(settings, dict) and type(settings.get("seed")) is int))
+    return known and (whole or type(settings.get("seed")) is int)
 
 
 def text_key(*, whole: bool) -> str:
