@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import contextmanager
 from itertools import zip_longest
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -183,6 +184,7 @@ class Numbers:
 
     bos_token = bos_token_id = eos_token_id = None
     all_special_ids: Sequence[int] = ()
+    added_tokens_decoder: ClassVar = {}
 
     def __call__(self, text):
         return {"input_ids": [int(word) for word in text.split()]}

@@ -87,13 +87,13 @@ def test_several_replicas_keep_no_traces_and_have_a_label(spec):
         return bound.serving.max_traces
 
     assert (traces(), traces(replicas=2), traces(autoscaling={"max_replicas": 3})) == (16, 0, 0)
-    made = Metrics(replica="one")
+    made = Metrics("replica").of("one")
     made.count("request_success", 1, "stop")
     made.watch(num_requests_running=lambda: 2)
-    lines = render([made]).decode().splitlines()
+    lines = render(made).decode().splitlines()
     assert 'draftwood:request_success_total{finished_reason="stop",replica="one"} 1.0' in lines
     assert 'draftwood:num_requests_running{replica="one"} 2.0' in lines
-    assert "replica" not in render([Metrics()]).decode()
+    assert "replica" not in render(Metrics()).decode()
 
 
 def test_the_deployment_holds_what_the_server_holds(spec):

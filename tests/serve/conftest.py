@@ -177,7 +177,7 @@ class Live:
 
     def metric(self, name):
         """As :func:`metric`, without a request."""
-        return value_of(render([self.service.metrics]).decode(), name)
+        return value_of(render(self.service.metrics).decode(), name)
 
 
 @contextmanager

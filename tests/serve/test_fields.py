@@ -100,7 +100,7 @@ def test_options_stand_in_a_file_or_in_the_environment(commanded, tmp_path):
     for text, says in (
         ("ports = 81", "has the key 'ports'"), ("port =", "cannot be read"), ('port = "x"', "'x' is not a valid integer"),
         ("port = [81]", "give one value"), ("[name]\na = 1", "give a text, or a list"),
-        ("[port]\na = 1", "give one value"), ("port = 99999", "at most 65535"),
+        ("[port]\na = 1", "give one value"), ("port = 99999", "from 0 to 65535"),
     ):  # fmt: skip
         assert says in served(text), text
     assert "'nothing'" in served("", DRAFTWOOD_TARGET="nothing")
@@ -329,7 +329,7 @@ def test_the_snippets_of_the_page_print_what_is_shown():
 @pytest.fixture(scope="module")
 def metrics():
     """The metrics of a new server."""
-    return render([Metrics()]).decode()
+    return render(Metrics()).decode()
 
 
 def test_the_page_names_every_field_and_every_metric(metrics):

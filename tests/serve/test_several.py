@@ -23,7 +23,7 @@ from draftwood.cli import main
 from draftwood.core.errors import ConfigError
 from draftwood.serve import document
 from draftwood.serve import registry as registry_module
-from draftwood.serve.dialects.messages import Messages
+from draftwood.serve.dialects.ollama import Ollama
 from draftwood.serve.http.settings import ServeOptions, Targets
 from draftwood.serve.registry import Registry
 from tests.browser import serious
@@ -411,14 +411,14 @@ def test_a_translated_request_does_not_wait_for_itself_when_its_model_must_go(ho
     memory(1)
     reached, goes_on = threading.Event(), threading.Event()
 
-    def held(body):
+    def held(*given):
         reached.set()
         assert goes_on.wait(60)
-        return Messages(body)
+        return Ollama(*given)
 
-    monkeypatch.setattr("draftwood.serve.app.Messages", held)
+    monkeypatch.setattr("draftwood.serve.app.Ollama", held)
     with server(home) as client, ThreadPoolExecutor() as pool:
-        one = pool.submit(client.post, "/v1/messages", json={"model": "first", "messages": MESSAGES, "max_tokens": 3})
+        one = pool.submit(client.post, "/api/chat", json={"model": "first", "messages": MESSAGES, "stream": False})
         assert reached.wait(60)
         other = pool.submit(written, client, "second")
         until(lambda: any(stay.leaving for stay, _ in client.registry.loaded))

@@ -98,7 +98,7 @@ class Commands(click.Group):
         return found
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _reported(debug=ctx.params["debug"]):
+        with _reported(debug=ctx.params.get("debug", False)):
             return super().invoke(ctx)
 
 

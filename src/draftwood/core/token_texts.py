@@ -54,6 +54,11 @@ class TokenTexts:
         text = self.bytes_of(token).decode("utf-8", errors="surrogateescape")
         return _PARTS.sub(lambda part: f"<{part[0].encode('utf-8', 'surrogateescape').hex(' ').upper()}>", text)
 
+    def alone(self, token: int) -> str:
+        """What a token is decoded to alone, which may lose the space before it; parts of characters as in :meth:`marked`."""
+        text = self._decoded([token])
+        return self.marked(token) if _REPLACED in text else text
+
     def escaped(self, token: int) -> str:
         """The text of a token, and ``bytes:\\xf0\\x9f`` for one with a part of a character, as in OpenAI's interface."""
         data = self.bytes_of(token)

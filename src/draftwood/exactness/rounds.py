@@ -67,7 +67,7 @@ class Rounds:
 
     def _verdicts(self, this_round: Round, rows: Sequence[int]) -> None:
         """Compare each row's verdict with the distributions behind it."""
-        arrays = RoundArrays(this_round, argmax=False)
+        arrays = RoundArrays(this_round)
         tree, last = arrays.tree, torch.tensor(list(this_round.verdict.next_tokens))
         columns = (last if arrays.columns is None else torch.searchsorted(arrays.columns.cpu(), last)).tolist()
         depths = tree.depths.tolist()

@@ -65,7 +65,7 @@ def _opened(spec: ReplicaSpec) -> tuple[Any, Sequence[str]]:
     if replica is not None:
         start_log(spec.serving.log)
     name = name_of(spec.target)
-    metrics = Metrics() if replica is None else Metrics(replica=replica)
+    metrics = None if replica is None else Metrics("replica").of(replica)
     service = Service(spec.load(), spec.serving, name=name, method=spec.method, metrics=metrics)
     return service, keys
 

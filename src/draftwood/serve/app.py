@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from time import perf_counter_ns
-from typing import Any, Final, TypeVar, final
+from typing import Any, TypeVar, final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -36,7 +36,6 @@ from draftwood.serve.page.traces import Traces
 from draftwood.serve.registry import Registry
 from draftwood.serve.service import Service
 
-_SERVICE: Final = "draftwood.service"  # in the scope of a request: what serves its model
 B = TypeVar("B", bound=RouteBody)
 
 
@@ -51,28 +50,35 @@ class Routes:
         """Chats and completions."""
         return await self._answered(request, request.url.path, await read_body(request))
 
-    def dialect(self, path: str, kind: type[B], dialect: Callable[[B, bool], Dialect], summary: str) -> Described:
-        """The route of another interface: it translates a request, and has the answer translated back. The translation may
-        depend on whether the model has a chat template."""
+    def dialect(self, path: str, kind: type[B], dialect: Callable[[B], Dialect], summary: str) -> Described:
+        """The route of another interface: it translates a request, and has the answer translated back."""
 
         async def answer(request: Request) -> Response:
-            body = await read(request, kind)
-            chats, began = True, perf_counter_ns()
-            if body.unloads:
-                self._registry.dismiss(body.wanted)
-            else:
-                chats = (await self._service(request, body)).preparation.chats
-            waited = perf_counter_ns() - began
-            made = await asyncio.to_thread(dialect, body, chats)
-            made.waited = waited
-            if (found := made.without_text(self._registry.find(body.wanted)[0])) is not None:
-                return JSONResponse(found)
-            try:
-                return await self._answered(request, made.path, made.chat, made)
-            except ApiError as error:
-                raise error.renamed(made.names) from error
+            return await self._translated(request, await asyncio.to_thread(dialect, await read(request, kind)))
 
         return Described(path, answer, summary, kind)
+
+    def ollama(self, path: str, kind: type[OllamaChatBody] | type[OllamaGenerateBody], summary: str) -> Described:
+        """The same for Ollama: requests may only load a model or let it go, and prompts need no chat template."""
+
+        async def answer(request: Request) -> Response:
+            body, began = await read(request, kind), perf_counter_ns()
+            if body.unloads:
+                self._registry.dismiss(body.model)
+            service = None if body.unloads else await self._service(request, body, body.kept)
+            chats = service is None or service.preparation.chats
+            made = await asyncio.to_thread(Ollama, body, chats, perf_counter_ns() - began)
+            if body.empty:
+                return JSONResponse(made.without_text(self._registry.find(body.model)[0]))
+            return await self._translated(request, made, service)
+
+        return Described(path, answer, summary, kind)
+
+    async def _translated(self, request: Request, made: Dialect, service: Service | None = None) -> Response:
+        try:
+            return await self._answered(request, made.path, made.chat, made, service)
+        except ApiError as error:
+            raise error.renamed(made.names) from error
 
     def count(self, path: str, kind: type[B], dialect: Callable[[B], Dialect], **more: str) -> Described:
         """The route that counts the tokens of a prompt in another interface."""
@@ -117,8 +123,7 @@ class Routes:
         return JSONResponse({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:
-        found = render([model.metrics for model in self._registry.models])
-        return Response(found, headers={"Content-Type": CONTENT_TYPE})
+        return Response(render(self._registry.models[0].metrics), headers={"Content-Type": CONTENT_TYPE})
 
     async def openapi(self, request: Request) -> Response:
         return JSONResponse(document(request.app.routes, self._registry.names, self._registry.options))
@@ -127,24 +132,23 @@ class Routes:
         html = docs(document(request.app.routes, self._registry.names, self._registry.options))
         return HTMLResponse(html, headers={"Content-Security-Policy": DOCS_POLICY, "X-Content-Type-Options": "nosniff"})
 
-    async def _service(self, request: Request, body: RouteBody) -> Service:
-        """What serves the model of a request, at least until its answer has ended.
+    async def _service(self, request: Request, body: RouteBody, keep: float | None = None) -> Service:
+        """What serves the model of a request, at least until its answer has ended, and for so many seconds more.
 
         A request takes it once: a second time it would wait for a model that is to go, which waits for the request.
         """
-        if _SERVICE not in request.scope:
-            request.scope[_SERVICE] = await self._registry.take(request.scope[LEASES], body.wanted, body.kept)
-        found: Service = request.scope[_SERVICE]
-        return found
+        return await self._registry.take(request.scope[LEASES], body.model, keep)
 
     async def _answered(
-        self, request: Request, path: str, data: Mapping[str, Any], dialect: Dialect | None = None
-    ) -> Response:
-        """The response to the body of a chat or of a completion, by its path, in OpenAI's shape or in a dialect's."""
+        self, request: Request, path: str, data: Mapping[str, Any], dialect: Dialect | None = None,
+        service: Service | None = None,
+    ) -> Response:  # fmt: skip
+        """The response to the body of a chat or of a completion, by its path, in OpenAI's shape or in a dialect's. The
+        service is that of its model, where the request has taken it already."""
         chats, left = path == CHATS, dialect.remarks if dialect else ()
         body: Any
         body, remarks = await self._checked(ChatBody if chats else CompletionBody, data, left)
-        service, key = await self._service(request, body), request.scope.get(SALT, "")
+        service, key = service or await self._service(request, body), request.scope.get(SALT, "")
         shape: Shape = dialect or (ChatShape if chats else CompletionShape)(body)
         prepare: Callable[[Any, str], Answer] = service.preparation.completion
         if chats:
@@ -210,12 +214,12 @@ def _routes(registry: Registry) -> list[Described]:
         Described("/v1/completions", own.texts, "What follows a prompt.", CompletionBody),
         Described("/tokenize", own.tokenize, "Token ids of a prompt or of a chat.", TokenizeBody),
         Described("/detokenize", own.detokenize, "The text of token ids.", DetokenizeBody),
-        own.dialect("/v1/responses", ResponsesBody, lambda body, _: Responses(body), "OpenAI's Responses, without a store."),
-        own.dialect("/v1/messages", MessagesBody, lambda body, _: Messages(body), "Anthropic's Messages."),
+        own.dialect("/v1/responses", ResponsesBody, Responses, "OpenAI's Responses, without a store."),
+        own.dialect("/v1/messages", MessagesBody, Messages, "Anthropic's Messages."),
         own.count("/v1/responses/input_tokens", ResponsesBody, Responses, object="response.input_tokens"),
         own.count("/v1/messages/count_tokens", MessagesBody, Messages),
-        own.dialect("/api/chat", OllamaChatBody, Ollama, "Ollama's chats."),
-        own.dialect("/api/generate", OllamaGenerateBody, Ollama, "Ollama's prompts."),
+        own.ollama("/api/chat", OllamaChatBody, "Ollama's chats."),
+        own.ollama("/api/generate", OllamaGenerateBody, "Ollama's prompts."),
         Described("/api/show", model.show, "A model, for Ollama's clients.", ShowBody),
         Described("/api/pull", model.pull, "Nothing to do for models that are here.", PullBody),
         Described("/docs", own.docs, "This document, as a page."),

@@ -58,8 +58,9 @@ class Registry:
         options: ServeOptions,
         method: MethodLike | None = None,
     ) -> None:
+        metrics = Metrics("model_name")
         self.models = [
-            Model(names=(name,), target=target or "", draft=draft, metrics=Metrics(model_name=name))
+            Model(names=(name,), target=target or "", draft=draft, metrics=metrics.of(name))
             for name, (target, draft) in models.items()
         ]
         self.options, self._loading, self._method = options, loading, method

@@ -51,10 +51,7 @@ def _best(values: Float[Tensor, "*batch n"], count: int) -> tuple[Float[Tensor, 
 
 
 def distributions(
-    logp: Float[Tensor, "node n"],
-    tokens: Int[Tensor, "node n"] | Int[Tensor, "n"] | None,
-    count: int,
-    norm: Float[Tensor, "node"] | None = None,
+    logp: Float[Tensor, "node n"], tokens: Int[Tensor, "node n"] | Int[Tensor, "n"] | None, count: int
 ) -> list[Distribution]:
     """The likeliest tokens at each node.
 
@@ -62,14 +59,11 @@ def distributions(
         logp: log-probabilities; NaN where there is no distribution.
         tokens: the token ids of the columns; None where columns are tokens.
         count: the most tokens of a node.
-        norm: what to subtract from the log-probabilities of each node.
     """
     if tokens is not None and tokens.ndim > 1:
         tokens, order = tokens.sort(dim=-1)
         logp = logp.gather(-1, order)
     values, indices = best_of(logp, count)
-    if norm is not None:
-        values = values - norm.unsqueeze(-1)
     return _listed(values.double().exp().nan_to_num_(0.0), indices, tokens)
 
 
@@ -95,27 +89,23 @@ class RoundArrays:
 
     Args:
         made: the round.
-        argmax: log-probabilities up to a constant of each node are enough; :data:`draftwood.trace.walks.WALKS` need more.
 
     Attributes:
         tree: the round's, with columns as tokens.
-        target: log-probabilities of the target up to a constant of each node, in float32 or better.
-        norm: these constants; 0 where there are none.
+        target: log-probabilities of the target, in float32 or better.
         columns: the token ids of the columns; None where columns are tokens.
         draft: the draft's distributions at the inner nodes; None without any.
     """
 
-    def __init__(self, made: Round, *, argmax: bool) -> None:
+    def __init__(self, made: Round) -> None:
         self.made = made
-        self.tree, values, self.columns = reduced(made.tree, made.target, scores=argmax)
+        self.tree, values, self.columns = reduced(made.tree, made.target)
         self.target: Float[Tensor, "row node n"] = values if values.dtype == torch.float64 else values.float()
-        scores = argmax and self.columns is None
-        self.norm = self.target.logsumexp(dim=-1) if scores else torch.zeros(()).expand(self.target.shape[:2])
         self.draft: Distributions | None = None if made.tree.ranking is None else made.tree.ranking()
 
     def target_distributions(self, row: int, count: int) -> list[Distribution]:
         """At every node of a row."""
-        return distributions(self.target[row], self.columns, count, self.norm[row])
+        return distributions(self.target[row], self.columns, count)
 
     def draft_distributions(self, row: int, count: int) -> list[Distribution]:
         """At the first nodes of a row, arbitrary at those without children; empty without a draft model."""
@@ -127,8 +117,7 @@ class RoundArrays:
         """The probability of each node's token at its parent, by the target."""
         tree, device = self.tree, self.target.device
         parents, tokens = (torch.as_tensor(part[row], device=device) for part in (tree.parents, tree.tokens))
-        found = self.target[row, parents, tokens] - self.norm[row][parents]
-        probs: list[float] = found.double().exp().clamp_(max=1.0).tolist()
+        probs: list[float] = self.target[row, parents, tokens].double().exp().clamp_(max=1.0).tolist()
         return probs
 
     def draft_probs(self, row: int) -> list[float]:
@@ -147,7 +136,7 @@ class RoundArrays:
 
     def target_vector(self, row: int, node: int) -> Vector:
         """The target's probabilities at a node, over the columns."""
-        return _probs(self.target[row, node] - self.norm[row, node])
+        return _probs(self.target[row, node])
 
     def proposal_vector(self, row: int, node: int) -> Vector | None:
         """The draft's probabilities at a node, over the columns; None where children are certain."""

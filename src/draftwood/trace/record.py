@@ -12,7 +12,7 @@ from typing import Any, final
 
 import torch
 
-from draftwood.core.detokenizer import BROKEN, Marks
+from draftwood.core.detokenizer import Marks
 from draftwood.core.rounds import Piece, Round
 from draftwood.core.token_texts import TokenTexts
 from draftwood.sampling.counter_rng import CounterRng
@@ -20,7 +20,6 @@ from draftwood.trace.arrays import RoundArrays
 from draftwood.trace.records import Distribution, Part, Trace, TracedRound
 from draftwood.trace.rows import RowRecord
 from draftwood.trace.settings import TraceSettings
-from draftwood.trace.walks import WALKS
 
 
 @final
@@ -53,7 +52,7 @@ class Recorder:
     def __init__(
         self, heads: Sequence[Trace], kept: TraceSettings, *, tokenizer: Any = None, shown: frozenset[int] = frozenset()
     ) -> None:
-        self._kept, self._tokenizer, self._shown = kept, tokenizer, shown
+        self._kept, self._tokenizer, self._shown, self._words = kept, tokenizer, shown, TokenTexts(tokenizer)
         self._arrays: RoundArrays | None = None
         self._texts = [self._begun(head) for head in heads]
 
@@ -72,17 +71,17 @@ class Recorder:
             return None
         parts = _parts(text.marks, piece)
         with torch.inference_mode():
-            arrays = self._of(piece.round, trace.verifier)
+            arrays = self._of(piece.round)
             row = RowRecord(arrays, piece.round_row, trace, self._kept.tokens, text.rng.at([position]))
             made = row.make(piece, number=number, position=position, parts=parts, end=text.seconds)
         trace.rounds.append(made)
         self._learn(trace, _tokens_of(made))
         return made
 
-    def _of(self, made: Round, verifier: str) -> RoundArrays:
+    def _of(self, made: Round) -> RoundArrays:
         """The arrays of a round, which all of its rows share."""
         if self._arrays is None or self._arrays.made is not made:
-            self._arrays = RoundArrays(made, argmax=verifier not in WALKS)
+            self._arrays = RoundArrays(made)
         return self._arrays
 
     def traces(self) -> list[Trace]:
@@ -105,26 +104,13 @@ class Recorder:
 
     def _learn(self, trace: Trace, tokens: Iterable[int]) -> None:
         """Decode the token ids that are new in a text."""
-        trace.texts.update(self._alone(sorted(set(tokens) - trace.texts.keys())))
+        if self._tokenizer is not None:
+            trace.texts.update({token: self._words.alone(token) for token in sorted(set(tokens) - trace.texts.keys())})
 
     def _decoded(self, tokens: Sequence[int]) -> str:
         if self._tokenizer is None or not tokens:
             return ""
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
-
-    def _alone(self, tokens: list[int]) -> dict[int, str]:
-        """The text of each token."""
-        if self._tokenizer is None or not tokens:
-            return {}
-        if (backend := getattr(self._tokenizer, "backend_tokenizer", None)) is not None:  # its decode_batch wakes threads
-            found = {token: backend.decode([token], skip_special_tokens=False) for token in tokens}
-        else:
-            decode, plain = self._tokenizer.decode, {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
-            found = {token: decode([token], **plain) for token in tokens}
-        if broken := [token for token, text in found.items() if BROKEN in text]:
-            texts = TokenTexts(self._tokenizer)
-            found.update({token: texts.marked(token) for token in broken})
-        return found
 
 
 def _parts(marks: Marks | None, piece: Piece) -> list[Part]:

@@ -28,14 +28,14 @@ class RowRecord:
         self._path = arrays.made.paths[row]
         self._real = [node for node, real in enumerate(self._tree.host.valid[row]) if real]
         self._number = {node: i for i, node in enumerate(self._real)}
-        self._target = arrays.target_distributions(row, max(most, head.beta or 0))
+        self._target = arrays.target_distributions(row, most)
         self._draft = arrays.draft_distributions(row, most)
         self._shared = self._noise()
 
     def make(self, piece: Piece, *, number: int, position: int, parts: list[Part], end: float) -> TracedRound:
         """The record of a piece; the other arguments are fields of these names."""
         arrays, row, verifier = self._arrays, self._row, self._head.verifier
-        last, trials, walk = self._shown(self._path[-1] if self._path else 0), list[Trial](), None
+        last, trials, walk = self._target[self._path[-1] if self._path else 0], list[Trial](), None
         if verifier in WALKS:
             walk = WALKS[verifier](arrays, row, self._path)
             trials, rest = self._trials(walk)
@@ -66,15 +66,6 @@ class RowRecord:
     def _greedy(self) -> bool:
         return self._head.temperature == 0
 
-    def _shown(self, node: int) -> Distribution:
-        """The target's distribution at a node, as long as all others."""
-        found, most = self._target[node], self._most
-        if len(found.tokens) <= most:
-            return found
-        return Distribution(
-            tokens=found.tokens[:most], probs=found.probs[:most], rest=min(1.0, found.rest + sum(found.probs[most:]))
-        )
-
     def _path_uniform(self) -> float | None:
         if self._head.verifier != "traversal" or self._greedy:
             return None
@@ -100,7 +91,7 @@ class RowRecord:
                     target_prob=target[node] if node else None,
                     draft_prob=draft[node] if node else None,
                     verdict=verdicts.get(node, "not tried"),
-                    target=self._shown(node),
+                    target=self._target[node],
                     draft=self._draft[node] if children[node] and node < len(self._draft) else None,
                     noise=noise[depths[node] - 1][tokens[node]] if noise and shared and node else None,
                     certain=bool(node) and tree.draw is Draw.POINT_MASS,
@@ -133,11 +124,11 @@ class RowRecord:
     def _choices(self) -> list[Choice]:
         """The target's own tokens along the path."""
         noise, beta = self._shared, self._head.beta
+        near = None if beta is None else self._arrays.target_distributions(self._row, beta)
         chosen, choices = self._arrays.made.tokens[self._row], []
         for depth, node in enumerate((0, *self._path)):
-            best = self._target[node]
-            token = chosen[depth] if beta is None else best.tokens[0]
-            kept = [token] if beta is None else _tolerated(best, beta, self._head.tau or 0.0)
+            kept = [chosen[depth]] if near is None else _tolerated(near[node], self._head.tau or 0.0)
+            token = kept[0]
             given = None if noise is None else noise[depth][token]
             choices.append(Choice(node=self._number[node], token=token, noise=given, kept=kept))
         return choices
@@ -158,7 +149,7 @@ class RowRecord:
                     chance=min(1.0, test.chance),
                     uniform=uniform,
                     accepted=test.node in self._path,
-                    residual=self._shown(above) if test.residual is None else next(made),
+                    residual=self._target[above] if test.residual is None else next(made),
                     proposal=own if test.proposal is None else next(made),
                 )
             )
@@ -179,7 +170,7 @@ class RowRecord:
         return uniforms
 
 
-def _tolerated(best: Distribution, beta: int, tau: float) -> list[int]:
-    """Of the likeliest tokens, the ``beta`` best that are within ``tau`` nats of the best one."""
+def _tolerated(best: Distribution, tau: float) -> list[int]:
+    """Of these tokens, those within ``tau`` nats of the best one."""
     least = best.probs[0] * math.exp(-tau)
-    return [token for token, prob in zip(best.tokens[:beta], best.probs, strict=False) if prob >= least]
+    return [token for token, prob in zip(best.tokens, best.probs, strict=True) if prob >= least]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, final
+from collections.abc import Callable
+from copy import copy
+from typing import Final, TypeVar, final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from draftwood.serve.decoding.jobs import Draft
 
+M = TypeVar("M", Counter, Gauge, Histogram)
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "draftwood:"
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
@@ -45,45 +46,46 @@ _GAUGES: Final = {
 
 
 @final
-class _Joined(Collector):
-    """The metrics of several models, each with the labels of its own."""
-
-    def __init__(self, parts: Sequence[Metrics]) -> None:
-        self._parts = parts
-
-    def collect(self) -> Iterator[Metric]:
-        for families in zip(*(part.registry.collect() for part in self._parts), strict=True):
-            found = [
-                one._replace(labels=part.labels | one.labels)
-                for part, family in zip(self._parts, families, strict=True)
-                for one in family.samples
-            ]
-            families[0].samples = found
-            yield families[0]
-
-
-@final
 class Metrics:
-    """All metrics of one model, with labels that distinguish it from others. They outlive its stays in memory."""
+    """All metrics of one model. They outlive its stays in memory.
 
-    def __init__(self, **labels: str) -> None:
+    Args:
+        names: of the labels that distinguish it from others of the same registry, whose metrics :meth:`of` makes.
+    """
+
+    def __init__(self, *names: str) -> None:
         self.registry = registry = CollectorRegistry()
-        self.labels = labels
+        self._values: tuple[str, ...] = ()
         self._counters = {
-            name: Counter(_PREFIX + name, text, labels, registry=registry) for name, (text, *labels) in _COUNTERS.items()
+            name: Counter(_PREFIX + name, text, [*names, *labels], registry=registry)
+            for name, (text, *labels) in _COUNTERS.items()
         }
         self._histograms = {
-            name: Histogram(f"{_PREFIX}{name}_seconds", text, buckets=_SECONDS, registry=registry)
+            name: Histogram(f"{_PREFIX}{name}_seconds", text, names, buckets=_SECONDS, registry=registry)
             for name, text in _HISTOGRAMS.items()
         }
-        self._gauges = {name: Gauge(_PREFIX + name, text, registry=registry) for name, text in _GAUGES.items()}
+        self._gauges = {name: Gauge(_PREFIX + name, text, names, registry=registry) for name, text in _GAUGES.items()}
+
+    def of(self, *values: str) -> Metrics:
+        """Those with these values of the labels; they show 0 from now on."""
+        found = copy(self)
+        found._values = values
+        found.watch()
+        for histogram in self._histograms.values():
+            found._own(histogram)
+        for name in (name for name, (_, *labels) in _COUNTERS.items() if not labels):
+            found.count(name, 0)
+        return found
+
+    def _own(self, metric: M, *labels: object) -> M:
+        values = (*self._values, *labels)
+        return metric.labels(*values) if values else metric
 
     def count(self, name: str, amount: float = 1, *labels: object) -> None:
-        counter = self._counters[name]
-        (counter.labels(*labels) if labels else counter).inc(amount)
+        self._own(self._counters[name], *labels).inc(amount)
 
     def observe(self, name: str, seconds: float) -> None:
-        self._histograms[name].observe(seconds)
+        self._own(self._histograms[name]).observe(seconds)
 
     def add_draft(self, draft: Draft) -> None:
         for name, amount in (("drafts", 1), ("draft_tokens", draft.nodes), ("accepted_tokens", len(draft.ranks))):
@@ -95,9 +97,9 @@ class Metrics:
     def watch(self, **values: Callable[[], float]) -> None:
         """What gauges show, by their names; those that are not named show 0, and hold nothing."""
         for name, gauge in self._gauges.items():
-            gauge.set_function(values.get(name, float))
+            self._own(gauge).set_function(values.get(name, float))
 
 
-def render(parts: Sequence[Metrics]) -> bytes:
-    """The text that Prometheus reads, of one model or of several."""
-    return generate_latest(_Joined(parts))
+def render(metrics: Metrics) -> bytes:
+    """The text that Prometheus reads, of all metrics of a registry."""
+    return generate_latest(metrics.registry)

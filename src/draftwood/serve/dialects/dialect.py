@@ -39,7 +39,6 @@ class Dialect(Shape, ABC):
         chat, path: the same request for ``path``.
         finish_reason: None before the end.
         stop_text: of the request's stop texts the one that ended the answer.
-        waited: nanoseconds until the model was there.
     """
 
     others: ClassVar[dict[str, OtherField]]
@@ -53,17 +52,12 @@ class Dialect(Shape, ABC):
         self.chat, self.path = _chat_of(rest or {}, {**made, "stream": stream}, self.others), path
         self.finish_reason: str | None = None
         self.stop_text: str | None = None
-        self.waited = 0
         self._open: Part | None = None  # the last part, while it may grow
         self._scored: list[Json] = []  # log-probabilities of tokens of which nothing is certain yet
 
     def open(self, answer: Answer, model: str, texts: TokenTexts, *, stream: bool) -> None:
         super().open(answer, model, texts, stream=stream)
         self._reader = AnswerReader(answer.reading)
-
-    def without_text(self, model: str) -> Json | None:
-        """The whole answer of a request that wants no text; None for one that does."""
-        return None
 
     @property
     def parts(self) -> Sequence[Part]:

@@ -58,10 +58,12 @@ class OllamaBody(RouteBody):
 
     @property
     def kept(self) -> float | None:
+        """Seconds that the model stays after it; None changes nothing."""
         return None if self.keep_alive is None else seconds_of(self.keep_alive)
 
     @property
     def unloads(self) -> bool:
+        """Whether it wants nothing but that the model goes."""
         return self.empty and self.kept == 0
 
 
@@ -88,6 +90,7 @@ class Ollama(Dialect):
     Args:
         body: of the request.
         chats: whether the model has a chat template. Without one, and with ``raw``, a prompt is continued as it is.
+        waited: nanoseconds until the model was there.
     """
 
     prefix = "ollama-"
@@ -96,8 +99,8 @@ class Ollama(Dialect):
     whole_calls = True
     media_type = "application/x-ndjson"
 
-    def __init__(self, body: OllamaChatBody | OllamaGenerateBody, chats: bool = True) -> None:
-        self._arrived = perf_counter_ns()
+    def __init__(self, body: OllamaChatBody | OllamaGenerateBody, chats: bool = True, waited: int = 0) -> None:
+        self._arrived, self._waited = perf_counter_ns(), waited
         self._generates = isinstance(body, OllamaGenerateBody)
         self._body = body
         think, path = body.think, CHATS
@@ -111,16 +114,15 @@ class Ollama(Dialect):
             made, path, think, scored = _continued(body), "/v1/completions", None, {}
         made |= {
             **scored,
-            "model": body.wanted,
+            "model": body.model,
             "response_format": _form(body.format),
             "chat_template_kwargs": {"enable_thinking": think} if isinstance(think, bool) else None,
             "reasoning_effort": think if isinstance(think, str) else None,
         }
         super().__init__(made, {**(body.model_extra or {}), **_options(body.options)}, body.stream is not False, path)
 
-    def without_text(self, model: str) -> Json | None:
-        if not self._body.empty:
-            return None
+    def without_text(self, model: str) -> Json:
+        """The whole answer of a request that wants no text."""
         self.model = model
         return self._line(self._say(""), done=True) | {"done_reason": "unload" if self._body.unloads else "load"}
 
@@ -166,7 +168,7 @@ class Ollama(Dialect):
         end = max(perf_counter_ns(), read + 1)
         return {
             "done_reason": "length" if self.finish_reason == "length" else "stop",
-            "total_duration": self.waited + end - self._arrived, "load_duration": self.waited,
+            "total_duration": self._waited + end - self._arrived, "load_duration": self._waited,
             "prompt_eval_count": used["prompt_tokens"], "prompt_eval_duration": read - self._arrived,
             "eval_count": used["completion_tokens"], "eval_duration": end - read,
         }  # fmt: skip

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final, final
 
+from pydantic import AliasChoices, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -27,11 +28,7 @@ _LATEST: Final = 1e9  # seconds from now of other ends
 class NameBody(RouteBody):
     """A model by ``model``, or by the older ``name``."""
 
-    name: str | None = None
-
-    @property
-    def wanted(self) -> str | None:
-        return self.name if self.model is None else self.model
+    model: str | None = Field(default=None, validation_alias=AliasChoices("model", "name"))
 
 
 class ShowBody(NameBody):
@@ -69,7 +66,7 @@ class OllamaModels:
 
     async def show(self, request: Request) -> Response:
         """What a model is; one that is not loaded is described by its files, and is not loaded for it."""
-        _, model = self._registry.find((await read(request, ShowBody)).wanted)
+        _, model = self._registry.find((await read(request, ShowBody)).model)
         entry = await asyncio.to_thread(_entry, model)
         service, family = model.service, entry["details"]["family"]
         outline = await asyncio.to_thread(outline_of, model.target)
@@ -90,7 +87,7 @@ class OllamaModels:
     async def pull(self, request: Request) -> Response:
         """The server's models are here already; other names are refused."""
         body = await read(request, PullBody)
-        self._registry.find(body.wanted)
+        self._registry.find(body.model)
         done = {"status": "success"}
         return JSONResponse(done) if body.stream is False else Response(line(done) + b"\n", media_type=Ollama.media_type)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 from pydantic_core import from_json
 
@@ -32,13 +32,6 @@ _SHELL: Final = {
 }  # fmt: skip
 
 
-class _Kind(NamedTuple):
-    """The kind of a call's item, and the fields that name its tool."""
-
-    type: str
-    named: Json
-
-
 @final
 class Tools:
     """The tools of a response.
@@ -51,7 +44,7 @@ class Tools:
     def __init__(self, given: list[Any]) -> None:
         self.functions: list[Json] = []
         self.remarks: list[str] = []
-        self._kinds: dict[str, _Kind] = {}
+        self._kinds: dict[str, tuple[str, Json]] = {}  # by function: the kind of a call's item, and what names its tool
         for tool in objects("tools", given):
             self._add(tool)
 
@@ -76,7 +69,7 @@ class Tools:
     def _take(self, kind: str, tool: Json, name: Any, function: Json, namespace: str = "") -> None:
         self.functions.append({"type": "function", "function": {**function, "name": name}})
         named = {"name": tool.get("name")} | ({"namespace": namespace} if namespace else {})
-        self._kinds[str(name)] = _Kind(kind, named if tool else {})
+        self._kinds[str(name)] = kind, named if tool else {}
 
     def _custom(self, tool: Json) -> Json:
         """The function of a tool that takes a text. A pattern holds it where an answer must call."""
@@ -104,11 +97,11 @@ class Tools:
         return {"type": "function", "function": {"name": kind if kind == "local_shell" else name}}
 
     def kind(self, part: Part) -> str:
-        return self._kinds[part.name].type if part.name in self._kinds else "function_call"
+        return self._kinds.get(part.name, ("function_call",))[0]
 
     def item(self, part: Part) -> Json:
         """A call as an item, without id and status."""
-        kind, named = self._kinds.get(part.name, _Kind("function_call", {"name": part.name}))
+        kind, named = self._kinds.get(part.name, ("function_call", {"name": part.name}))
         said: Any = part.text
         if kind == "custom_tool_call":
             said = _input(part.text)

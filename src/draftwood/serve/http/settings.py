@@ -19,9 +19,6 @@ ToolParser: TypeAlias = Literal[
     "auto", "hermes", "llama3_json", "mistral", "qwen3_coder", "glm45", "deepseek_v3", "deepseek_v31", "harmony", "gemma4",
     "granite", "phi4_mini", "lfm2",
 ]  # fmt: skip
-ThinkingBudget: TypeAlias = Literal["remark", "force"]
-ReasoningParser: TypeAlias = Literal["auto", "none"]
-HistoryOf: TypeAlias = Literal["none", "key", "all"]
 _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/*?#@]+")
 _NUMBER: Final = r"(?:\d+\.?\d*|\.\d+)"
 _DURATION: Final = re.compile(rf"[-+]?(?:{_NUMBER}|(?:{_NUMBER}(?:ns|us|µs|μs|ms|s|m|h))+)")
@@ -69,7 +66,7 @@ class ServeOptions:
     cache_size: float = setting(8.0, "GiB of files in it; the least recently used ones go first")
     no_prefix_cache: bool = setting(False, "read every prompt as a whole, also where a text that has ended begins alike")
     share_prefixes: bool = setting(False, "let requests of all keys share the prefix cache, not only those of one key")
-    history: HistoryOf = setting(
+    history: Literal["none", "key", "all"] = setting(
         "none",
         "drafts from earlier texts: none, of the same key, or of all keys: speed then shows what others have written",
     )
@@ -80,21 +77,20 @@ class ServeOptions:
     special_tokens_in_content: bool = setting(False, "names of special tokens in messages become these tokens, not text")
     no_tools: bool = setting(False, "refuse requests with tools")
     tool_parser: ToolParser = setting("auto", "how the model writes tool calls; auto: as its chat template does")
-    reasoning_parser: ReasoningParser = setting(
+    reasoning_parser: Literal["auto", "none"] = setting(
         "auto", "auto splits what is between think tags off the content; none leaves it there"
     )
-    thinking_budget: ThinkingBudget = setting(
+    thinking_budget: Literal["remark", "force"] = setting(
         "remark", "budgets of thoughts: not counted, with a remark in the answer, or force, which closes a thought there"
     )
     log: LogFormat = setting("text", "log on standard error: a line for each request, or off for warnings and errors only")
     drain: float = setting(30.0, "seconds that running texts get to end after SIGTERM")
 
     def __post_init__(self) -> None:
-        for name, least in (("port", 0), ("max_rows", 1), ("max_queue", 0), ("max_length", 2), ("max_traces", 0)):
+        integer("port", self.port, 0, 65535)
+        for name, least in (("max_rows", 1), ("max_queue", 0), ("max_length", 2), ("max_traces", 0)):
             if (value := getattr(self, name)) is not None:
                 integer(name, value, least)
-        if self.port > 65535:
-            raise ConfigError(f"port is {self.port}: give at most 65535")
         if number("drain", self.drain) < 0:
             raise ConfigError(f"drain is {self.drain}: give 0 or more seconds")
         for name in ("max_memory", "prefix_memory", "cache_size"):
@@ -117,16 +113,12 @@ class ServeOptions:
                 raise ConfigError(
                     f"cors_origin is {origin!r}: give a scheme and a host as browsers send them, without a path"
                 )
-        if self.no_prefix_cache and self.history != "none":
-            raise ConfigError(
-                "--history keeps texts that have ended, and --no-prefix-cache keeps none: leave one of them out"
-            )
         if "*" in self.cors_origin and self.api_key_file is not None:
             raise ConfigError("cors_origin is *, but there are keys, which any page could then try: name the origins")
-        if self.cache_dir is not None and self.no_prefix_cache:
-            raise ConfigError("--cache-dir and --no-prefix-cache exclude each other: give one of them")
-        if self.api_key_file is not None and self.no_key:
-            raise ConfigError("--api-key-file and --no-key exclude each other: give one of them")
+        for one, other in (("history", "no-prefix-cache"), ("cache-dir", "no-prefix-cache"), ("api-key-file", "no-key")):
+            wanted, without = (getattr(self, name.replace("-", "_")) for name in (one, other))
+            if wanted not in (None, "none") and without:
+                raise ConfigError(f"--{one} and --{other} exclude each other: give one of them")
         if not is_loopback(self.host) and self.api_key_file is None and not self.no_key:
             raise ConfigError(
                 f"host {self.host} can be reached from other machines, and there is no key: give --api-key-file FILE, or "

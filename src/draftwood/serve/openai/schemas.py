@@ -177,21 +177,6 @@ class RouteBody(Body):
 
     model: str | None = None
 
-    @property
-    def wanted(self) -> str | None:
-        """The name of the model."""
-        return self.model
-
-    @property
-    def kept(self) -> float | None:
-        """Seconds that the model stays after it; None changes nothing."""
-        return None
-
-    @property
-    def unloads(self) -> bool:
-        """Whether it wants nothing but that the model goes."""
-        return False
-
 
 class Settings(RouteBody):
     """Fields of chats and completions."""

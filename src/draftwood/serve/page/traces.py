@@ -20,8 +20,7 @@ from draftwood.serve.page import page
 from draftwood.trace.figures import draw_race, draw_round, draw_specdec
 from draftwood.trace.figures.race import is_translation
 from draftwood.trace.files import from_json, to_json
-from draftwood.trace.labels import title_of
-from draftwood.trace.page.pieces import first_of, round_data, shown, unstyled
+from draftwood.trace.page.pieces import first_of, head_data, round_data, unstyled
 from draftwood.trace.page.shell import asset
 from draftwood.trace.page.write import LAYOUTS, RACES
 from draftwood.trace.records import Trace
@@ -130,12 +129,7 @@ def _whole(name: str, given: str) -> int:
 async def _events(live: LiveTrace) -> AsyncIterator[bytes]:
     """What the page shows: the text, its rounds, its end."""
     trace, sent = live.latest, 0
-    plain = trace.draft is None and trace.method == "ar"
-    text = {
-        "title": "plain decoding" if plain else title_of(trace), "plain": plain, "translation": is_translation(trace),
-        "prompt": shown(trace.prompt_text), "source": shown(trace.source_text),
-    }  # fmt: skip
-    yield event({"text": text})
+    yield event({"text": head_data(trace, plain=trace.draft is None and trace.method == "ar")})
     while True:
         trace, ended = live.latest, live.ended
         for made in trace.rounds[sent:]:

@@ -17,12 +17,17 @@ def shown(text: str) -> str:
 
 def text_data(trace: Trace) -> dict[str, Any]:
     """A text with all of its rounds."""
-    plain = is_plain(trace)
     return {
-        "title": "plain decoding" if plain else title_of(trace), "plain": plain,
-        "translation": is_translation(trace), "prompt": shown(trace.prompt_text), "source": shown(trace.source_text),
-        "text": shown(trace.text), "first": first_of(trace), "dropped": trace.dropped,
-        "rounds": [round_data(trace, made) for made in trace.rounds],
+        **head_data(trace, plain=is_plain(trace)), "text": shown(trace.text), "first": first_of(trace),
+        "dropped": trace.dropped, "rounds": [round_data(trace, made) for made in trace.rounds],
+    }  # fmt: skip
+
+
+def head_data(trace: Trace, *, plain: bool) -> dict[str, Any]:
+    """What is known of a text before its rounds; ``plain`` without a draft."""
+    return {
+        "title": "plain decoding" if plain else title_of(trace), "plain": plain, "translation": is_translation(trace),
+        "prompt": shown(trace.prompt_text), "source": shown(trace.source_text),
     }  # fmt: skip
 
 
