@@ -73,7 +73,8 @@ def always_drafts(monkeypatch):
     from draftwood.draft.adaptive.controller import Controller
 
     monkeypatch.setattr(Controller, "begin_round", lambda *_: False)
-    monkeypatch.setattr(Controller, "another_level", lambda *_: True)
+    monkeypatch.setattr(Controller, "drafts", lambda *_: True)
+    monkeypatch.setattr(Controller, "price", lambda *_: 0.0)
     monkeypatch.setattr(Controller, "tree_size", lambda _self, values: len(values))
 
 

@@ -18,8 +18,9 @@ from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
 from draftwood.draft.adaptive.budget import Budget
 from draftwood.draft.adaptive.cost import KNOTS, Costs
+from draftwood.draft.adaptive.draft_round import TreeShape
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
-from draftwood.draft.adaptive.growers import LevelGrower, TreeShape
+from draftwood.draft.adaptive.growers import LevelGrower
 from draftwood.engine import prompts
 from draftwood.engine.decode import Decoder
 from draftwood.engine.methods import build

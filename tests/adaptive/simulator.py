@@ -149,6 +149,8 @@ def steer(controller, world, written, seed=0):
         while not plain and frontier and depth < DEPTH:
             above = math.fsum(v for v, _ in frontier)
             if not controller.another_level(depth, above, len(frontier)):
+                if depth:
+                    controller.refuse_level(depth, above)
                 break
             seconds = world.draft(depth, len(frontier)) * slow_draft
             if behind:
@@ -164,7 +166,7 @@ def steer(controller, world, written, seed=0):
             values = [v for v, _, _ in nodes[:NODES]]
             controller.end_level(depth, above, values, len(frontier), None if behind else measured)
             drafting, exact, behind, depth = drafting + measured, exact + seconds, 0, depth + 1
-            low = controller.min_frontier_value(depth)
+            low = controller.min_frontier_value(depth, WIDTH)
             frontier = [(v, on) for i, (v, on) in enumerate(grown[:WIDTH]) if not i or v >= low]
         nodes.sort(key=lambda node: -node[0])
         size = controller.tree_size([v for v, _, _ in nodes[:NODES]]) if nodes else 0

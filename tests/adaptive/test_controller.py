@@ -32,6 +32,8 @@ def lived(share, rounds=60, levels=3, controller=None, *, jump=0.0, level=LEVEL,
             values = [share ** (d + 1) for d in range(depth + 1)]
             controller.end_level(depth, above, values, 1, None if reads else seconds)
             above, depth, drafting = above * share, depth + 1, drafting + seconds
+        if 0 < depth < levels:
+            controller.refuse_level(depth, above)
         values = [share ** (d + 1) for d in range(depth)]
         size = controller.tree_size(values) if values else 0
         accepted = next((d for d in range(size) if rng.random() > right), size)
@@ -54,9 +56,10 @@ def test_a_level_that_was_refused_is_tried_again():
         controller.end_level(0, 1.0, [0.9], 1, LEVEL)
         controller.end_level(1, 0.9, [0.9, 0.01], 1, LEVEL)
     controller.begin_round()
-    decisions = [controller.another_level(1, 0.9, 1) for _ in range(300)]
-    assert not decisions[0]
-    assert any(decisions)
+    assert not controller.another_level(1, 0.9, 1)
+    for _ in range(300):
+        controller.refuse_level(1, 0.9)
+    assert controller.another_level(1, 0.9, 1)
 
 
 def test_levels_that_nobody_records_change_nothing():
@@ -65,8 +68,8 @@ def test_levels_that_nobody_records_change_nothing():
     reach = controller.gains.reach()
     for _ in range(20):
         controller.begin_round()
-        controller.another_level(0, 1.0, 1)
-        controller.another_level(1, 0.6, 1)
+        controller.drafts(1.0)
+        controller.refuse_level(1, 0.6)
     assert controller.gains.reach() == reach
 
 
@@ -82,9 +85,9 @@ def test_where_a_guess_stands_in_nothing_is_tried_for_its_sake():
     controller, _ = lived(0.9)
     controller.begin_round()
     assert controller.shows_guess([[0.99]])
-    assert not any(controller.another_level(0, 0.01, 1) for _ in range(200))
+    assert not any(controller.drafts(0.01) for _ in range(200))
     controller.begin_round()
-    assert controller.another_level(0, 1.0, 1)
+    assert controller.drafts(1.0)
 
 
 def test_a_guess_that_may_be_wrong_leaves_room_for_a_draft():
@@ -92,7 +95,7 @@ def test_a_guess_that_may_be_wrong_leaves_room_for_a_draft():
         controller, _ = lived(0.9, levels=1, rounds=200, jump=0.4 * TARGET)
         controller.begin_round()
         controller.shows_guess([[chance] * 4])
-        return controller.another_level(0, 1.0 - chance, 1)
+        return controller.drafts(1.0 - chance)
 
     assert drafts_with_guess(0.0)
     assert drafts_with_guess(0.6)  # the larger forward is made for both
@@ -119,12 +122,12 @@ def test_a_draft_is_first_tried_where_it_can_lose_little_and_plain_decoding_is_t
 
 def test_the_trees_of_a_probe_have_one_size_so_that_the_second_is_timed():
     controller = begun()
-    while not controller.another_level(0, 1.0, 1):
+    while not controller.drafts(1.0):
         controller.end_round(1, 1.0, 0.0, TARGET)
         controller.begin_round()
     sizes = []
     for values in ([0.9, 0.8, 0.7], [0.9, 0.1, 0.001, 0.001]):
-        assert controller.another_level(0, 1.0, 1)
+        assert controller.drafts(1.0)
         controller.end_level(0, 1.0, values, 1, LEVEL)
         sizes.append(controller.tree_size(values))
         assert not controller.learnt.timed
@@ -179,7 +182,7 @@ def test_the_first_rounds_are_plain_and_before_a_tree_was_timed_its_costs_are_sh
     assert costs.base == pytest.approx(TARGET)
     assert costs.trees[:2] == pytest.approx([1.0 + constants.FIRST_TREE + n * constants.FIRST_NODE for n in (1, 2)])
     assert costs.opening == costs.levels[0] == pytest.approx(constants.FIRST_LEVEL)
-    assert not controller.another_level(0, 1.0, 1)  # not before it was tried
+    assert not controller.drafts(1.0)  # not before it was tried
     assert [controller.another_level(depth, 0.3**depth, 1) for depth in (1, 2)] == [True, False]  # 0.09 < a level
     assert (controller.tree_size([0.9] * 24), controller.tree_size([])) == (24, 0)
     assert controller.tree_size([0.5, 0.4, 0.5 * constants.FIRST_NODE]) == 2
@@ -276,11 +279,11 @@ def test_guesses_are_shown_that_pay_a_larger_forward():
 
 def test_a_second_node_of_a_level_must_be_worth_its_share_of_the_forward():
     controller = Controller()
-    assert controller.min_frontier_value(3) == 0.0  # nothing is known yet
+    assert controller.min_frontier_value(3, 4) == 0.0  # nothing is known yet
     controller, _ = lived(0.5, 100)
-    assert controller.min_frontier_value(1) < 0.05  # levels of one node say nothing about a second one
+    assert controller.min_frontier_value(1, 4) < 0.05  # levels of one node say nothing about a second one
     for nodes in (1, 4, 2, 3) * 10:
         controller.begin_round()
         controller.end_level(1, 0.5, [0.25], nodes, LEVEL + 0.2 * LEVEL * (nodes - 1))
     assert controller.costs.level(3) - controller.costs.level(2) == pytest.approx(0.2 * LEVEL, rel=0.2)
-    assert 0.0 < controller.min_frontier_value(1) < 0.5
+    assert 0.0 < controller.min_frontier_value(1, 4) < 0.5

@@ -29,7 +29,7 @@ TABLE = torch.zeros(40, 40)
 def decoder(kind, monkeypatch, *, base=BASE):
     """A decoder whose drafts never pay, the looks of its drafter, and its clock."""
     now, looks, controllers = [0.0], [0], Controllers()
-    monkeypatch.setattr(Controller, "another_level", lambda *_: False)
+    monkeypatch.setattr(Controller, "drafts", lambda *_: False)
     monkeypatch.setattr(Controller, "shows_guess", lambda *_: False)
     guess = controllers.lookup.guess
 

@@ -54,7 +54,7 @@ BUSY = r"other processes took 1\.2 of \d+ cores"
 )
 def test_a_closing_note_names_what_took_the_cores_and_the_drafts(run, pair, monkeypatch, taken, drafts, note):
     monkeypatch.setattr("draftwood.hardware.cores.CoreMeter.taken", lambda meter: taken)
-    for name, value in {"begin_round": False, "shows_guess": False, "another_level": drafts}.items():
+    for name, value in {"begin_round": False, "shows_guess": False, "drafts": drafts}.items():
         monkeypatch.setattr(Controller, name, lambda *_, value=value: value)
     _, *notes = succeeded(run("generate", *pair, *SHORT, "the fox")).stderr.splitlines()
     assert len(notes) == (note is not None)

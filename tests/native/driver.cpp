@@ -94,7 +94,7 @@ class Tiny {
         source.rank = RANK, source.source_epsilon = 1e-6f, source.features = weights(width * TAPS * width);
         source.source_norm = numbers(TAPS * width), source.feature_norm = numbers(width);
         source.embeds = embeds_, given_ = numbers(VOCAB * width);
-        source.markov_in = weights(VOCAB * RANK), source.markov_out = weights(VOCAB * RANK);
+        source.markov_in = weights(VOCAB * RANK), source.markov_out = plain(VOCAB, RANK);
         need(!draftwood_drafter(handle, &source), "drafter");
     }
     ~Tiny() { draftwood_free_model(handle); }
@@ -157,6 +157,35 @@ class Tiny {
             digest.add(&below[2 * row * VOCAB], VOCAB);
             for (int i = 0; i < VOCAB; i++) need(std::isinf(below[(2 * row + 1) * VOCAB + i]), "nodes beyond the block");
         }
+        grow(count, scores, threads);
+    }
+
+    // Grows trees below a block; the first token of each row's guess is likely.
+    void grow(int rows, const Floats& scores, int threads) {
+        const int nodes = 9, width = 3, count = 4, most = 3 + BLOCK * width * count, lines = rows * (1 + width * (BLOCK - 1));
+        const std::vector<Cuts> cuts(rows, {7, 0.9, 0});
+        const Floats temperatures(rows, 0.7f);
+        std::vector<int64_t> bases(VOCAB), keys(rows * BLOCK, 5), limits(rows, BLOCK), stops{0}, counts(rows, 3);
+        std::vector<int64_t> ranked(rows * (nodes + 1)), tokens(lines * count);
+        std::vector<double> gains(BLOCK + 1, 1), prices(width + 1), best(BLOCK * nodes), chances(lines * count);
+        const double weights[] = {1, -0.4, -3, 0.9};
+        Floats values(lines * count), likeliest(lines);
+        std::vector<TreeLevel> levels(BLOCK + 1);
+        std::vector<TreeCandidate> candidates(rows * most);
+        for (int token = 0; token < VOCAB; token++) bases[token] = token * 977;
+        for (int row = 0; row < rows; row++) {
+            stops.resize(rows, 1), limits[row] -= row;
+            TreeCandidate* first = &candidates[row * most];
+            first[0] = {3, 0, 0, -1, 0, 0.9}, first[1] = {1, 0, 1, -1, log(0.9), 0.5}, first[2] = {2, 1, 2, -1, log(0.45), 0};
+        }
+        TreeExpansion expansion{handle, scores.data(), nullptr, VOCAB, BLOCK, 1, threads, rows, nodes, width, BLOCK, count, most, 1,
+                      VOCAB, bases.data(), keys.data(), cuts.data(), temperatures.data(), limits.data(), stops.data(), weights,
+                      gains.data(), prices.data(), candidates.data(), counts.data(), ranked.data(), levels.data(), best.data(),
+                      tokens.data(), values.data(), likeliest.data(), chances.data()};
+        need(draftwood_grow(&expansion) == BLOCK, "grow");
+        for (int row = 0; row < rows; row++)
+            for (int i = 3; i < counts[row]; i++) need(candidates[row * most + i].parent < i, "parents");
+        need(draftwood_grow(&expansion) < 0, "memory for the candidates");
     }
 
     const int width;

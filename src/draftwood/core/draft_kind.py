@@ -16,6 +16,8 @@ class DraftKind:
         reads_source: it has an encoder, and every row has a source.
         reads_hidden: its memory is made of the target's hidden states, so no prefix may be longer than what it holds.
         scores_block: its runner is a :class:`draftwood.runners.protocols.BlockRunner`.
+        scores_depths: one pass scores all depths of a tree:
+            :class:`draftwood.runners.hidden.runner.HiddenBlockRunner`.
         shared: the share of its vocabulary that the target has too; None where both have one tokenizer.
     """
 
@@ -23,14 +25,15 @@ class DraftKind:
     reads_source: bool = False
     reads_hidden: bool = False
     scores_block: bool = False
+    scores_depths: bool = False
     shared: float | None = None
 
 
 CAUSAL: Final = DraftKind(name="causal")
 SEQ2SEQ: Final = DraftKind(name="seq2seq", reads_source=True)
 MASKED_BLOCK: Final = DraftKind(name="masked_block", reads_source=True, scores_block=True)
-HIDDEN_BLOCK: Final = DraftKind(name="hidden_block", reads_hidden=True)
-DFLASH: Final = DraftKind(name="dflash", reads_hidden=True)
+HIDDEN_BLOCK: Final = DraftKind(name="hidden_block", reads_hidden=True, scores_depths=True)
+DFLASH: Final = DraftKind(name="dflash", reads_hidden=True, scores_depths=True)
 EAGLE3: Final = DraftKind(name="eagle3", reads_hidden=True)
 MTP: Final = DraftKind(name="mtp", reads_hidden=True)
 OWN_KINDS: Final = {kind.name: kind for kind in (MASKED_BLOCK, HIDDEN_BLOCK, DFLASH, EAGLE3, MTP)}

@@ -18,9 +18,10 @@ from draftwood.core.shapes import MAX_NODES, Branching, Length, Shape, WidthByLe
 from draftwood.draft import Drafter
 from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.controllers import Controllers
+from draftwood.draft.adaptive.draft_round import TreeShape
 from draftwood.draft.adaptive.drafter import BestFirstDrafter
-from draftwood.draft.adaptive.expand import Expander, GumbelExpander, SampledExpander
-from draftwood.draft.adaptive.growers import LevelGrower, TreeShape
+from draftwood.draft.adaptive.expand import GumbelExpander, SampledExpander
+from draftwood.draft.adaptive.growers import LevelGrower
 from draftwood.draft.block import BlockChain
 from draftwood.draft.level import LevelDrafter, LevelPolicy
 from draftwood.draft.ngram_index import ngram
@@ -112,7 +113,7 @@ def _shared_noise(args: BuildArgs) -> Drafter:
         return levels(lambda shape: ConstantBranching(shape.counts, Draw.SHARED_NOISE))(args)
     if args.shape is None and args.method.nodes is None:
         return _adaptive(args)
-    return BestFirstDrafter(LevelGrower(args.runner, GumbelExpander(constants.CHILDREN), _tree_shape(args)))
+    return BestFirstDrafter(_grower(args, GumbelExpander(constants.CHILDREN), _tree_shape(args)))
 
 
 def _block(args: BuildArgs) -> BlockChain:
@@ -130,19 +131,30 @@ def _block(args: BuildArgs) -> BlockChain:
 
 def _dynamic(args: BuildArgs) -> BestFirstDrafter:
     """At temperature 0 nothing is drawn, and any tree is exact."""
-    expander: Expander = SampledExpander(SAMPLED_CHILDREN)
     if args.greedy:
         expander = GumbelExpander(constants.CHILDREN, name="dynamic", draw=Draw.POINT_MASS)
-    return BestFirstDrafter(LevelGrower(args.runner, expander, _tree_shape(args)))
+        return BestFirstDrafter(_grower(args, expander, _tree_shape(args)))
+    return BestFirstDrafter(LevelGrower(args.runner, SampledExpander(SAMPLED_CHILDREN), _tree_shape(args)))
 
 
 def _adaptive(args: BuildArgs) -> BestFirstDrafter:
     """A tree that grows as far as it pays."""
     controllers, depth = args.controllers, min(constants.DEPTH, args.deepest)
     expander = GumbelExpander(constants.CHILDREN, controllers.acceptance)
-    grower = LevelGrower(args.runner, expander, TreeShape(constants.NODES, constants.WIDTH, depth))
+    grower = _grower(args, expander, TreeShape(constants.NODES, constants.WIDTH, depth))
     lookup = controllers.lookup if args.method.method == "adaptive" else None
     return BestFirstDrafter(grower, budgets=controllers.budget, lookup=lookup)
+
+
+def _grower(args: BuildArgs, expander: GumbelExpander, shape: TreeShape) -> LevelGrower:
+    """A grower, which adds all levels in one call where one pass of the draft model is enough for them."""
+    runner: Any = args.runner
+    if not args.runner.kind.scores_depths:
+        return LevelGrower(runner, expander, shape)
+    shape = shape._replace(depth=min(shape.depth, runner.block))
+    from draftwood.draft.adaptive.block_grower import BlockGrower
+
+    return LevelGrower(runner, expander, shape, BlockGrower(runner, expander, shape))
 
 
 def _tree_shape(args: BuildArgs) -> TreeShape:

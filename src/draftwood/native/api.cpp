@@ -1,4 +1,4 @@
-// Functions of the plain C interface for models and rows; the others are in forwards.cpp and sampling.cpp.
+// Functions of the plain C interface for models and rows; the others are in forwards.cpp, sampling.cpp and grow.cpp.
 #include <string.h>
 
 #include "api.h"
@@ -51,7 +51,8 @@ const char* draftwood_instruction_sets() {
 size_t draftwood_size_of(const char* structure) {
 #define SIZE(name) \
     if (!strcmp(structure, #name)) return sizeof(name);
-    SIZE(Facts) SIZE(Matrix) SIZE(LayerSource) SIZE(DrafterSource) SIZE(NewTokens) SIZE(NewHidden) SIZE(BlockShape) SIZE(Cuts)
+    SIZE(Facts) SIZE(Matrix) SIZE(LayerSource) SIZE(DrafterSource) SIZE(NewTokens) SIZE(NewHidden) SIZE(BlockShape) SIZE(Cuts) SIZE(TreeExpansion)
+    SIZE(TreeCandidate) SIZE(TreeLevel)
 #undef SIZE
     return 0;
 }

@@ -11,6 +11,44 @@ typedef std::shared_ptr<Engine> Handle;
 // -1, in a handler of an exception, which draftwood_error says then.
 int failed();
 
+// A candidate of a tree: the number of its parent, the logarithm of its path's probability, the line of its children or -1, and the
+// conditional probability of its guessed child or 0. That child is the candidate behind it.
+struct TreeCandidate {
+    int64_t token, parent;
+    int depth, line;
+    double log_prob, guess;
+};
+
+// A level of trees: the probability above it, its nodes in the row that has most, the number of best candidates in the
+// row that has most, and when it ended, in seconds from the beginning.
+struct TreeLevel {
+    double above;
+    int64_t nodes, best;
+    double ended;
+};
+
+// Trees below the roots of a block, and how far they grow (draft/adaptive/block_grower.py).
+struct TreeExpansion {
+    void* model;
+    const float* scores;  // [row][depth][vocab], to which the model adds what a node's token says if ``markov``
+    const int64_t* columns;
+    int vocab, block, markov, threads, rows, nodes, width, depths, count, most, stops_count;
+    long bases_count;
+    const int64_t *bases, *keys;  // those of the noise: [row][depth], or null
+    const Cuts* cuts;             // [row]
+    const float* temperatures;
+    const int64_t *limits, *stops;  // [row]: of depth; [row][stop]: tokens that end the text
+    const double *weights, *gains, *prices;  // four as for draftwood_best; by depth, one more than levels; by nodes, one more than width
+    // Out, and in what guesses have.
+    TreeCandidate* candidates;  // [row][most]
+    int64_t *counts, *ranked;   // [row]; [row][1 + nodes], the root first, -1 behind the last
+    TreeLevel* levels;          // [depth], and one that was not drafted
+    double* best_values;        // [depth][nodes]: means over the rows of the probabilities of the best, 0 behind the last
+    int64_t* tokens;            // children of all lines: [line][count], level by level, [row][node] within
+    float *values, *likeliest;
+    double* chances;
+};
+
 #pragma GCC visibility push(default)
 extern "C" {
 const char* draftwood_error();
@@ -60,5 +98,8 @@ int draftwood_best(const float* scores, long rows, long nodes, long vocab, const
 int draftwood_follow(const float* scores, long rows, long nodes, long vocab, const Cuts* cuts, const int64_t* keys, long depths,
                      const int64_t* bases, long bases_count, const int64_t* tokens, const int64_t* parents, const uint8_t* valid,
                      int64_t* paths, int64_t* next);
+
+// Grows all levels that pay; returns how many.
+int draftwood_grow(TreeExpansion* expansion);
 }
 #pragma GCC visibility pop

@@ -180,7 +180,7 @@ void Engine::drafter(const DrafterSource& source) {
     m.source_norm = packer_.copy(source.source_norm, numbers);
     m.feature_norm = packer_.copy(source.feature_norm, m.facts.width);
     m.markov_embedding = source.markov_in;
-    if (source.rank) m.markov = pack_rows(plain(source.markov_out), m.facts.vocab, {source.rank});
+    if (source.rank) m.markov = pack_rows(source.markov_out, m.facts.vocab, {source.rank});
 }
 
 void Engine::share_head(const std::shared_ptr<Engine>& lender) {

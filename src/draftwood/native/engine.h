@@ -34,7 +34,8 @@ struct LayerSource : LayerFacts {
 struct DrafterSource : DrafterFacts {
     const void* features;
     const float *source_norm, *feature_norm;
-    const void *markov_in, *markov_out;
+    const void* markov_in;  // in the model's format
+    Matrix markov_out;
 };
 
 // A model whose weights are packed in the order in which they are read.

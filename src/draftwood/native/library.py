@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_long, c_size_t, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int, c_int64, c_long, c_size_t, c_void_p
 from functools import cache
 from typing import Any, Final
 
@@ -108,7 +108,8 @@ class DrafterSource(Structure):
     _fields_ = [
         *((name, c_int) for name in ("sources", "source_width", "norm_sources", "norm_residual", "embeds", "rank")),
         ("source_epsilon", c_float),
-        *((name, c_void_p) for name in ("features", "source_norm", "feature_norm", "markov_in", "markov_out")),
+        *((name, c_void_p) for name in ("features", "source_norm", "feature_norm", "markov_in")),
+        ("markov_out", Matrix),
     ]
 
 
@@ -122,6 +123,29 @@ class BlockShape(Structure):
     """``draftwood::BlockShape``."""
 
     _fields_ = [("slots", c_int), ("scored", c_int), ("causal", c_int), ("mask", c_void_p)]
+
+
+class TreeCandidate(Structure):
+    """``TreeCandidate`` of api.h."""
+
+    _fields_ = [("token", c_int64), ("parent", c_int64), ("depth", c_int), ("line", c_int)]
+    _fields_ += [("log_prob", c_double), ("guess", c_double)]
+
+
+class TreeLevel(Structure):
+    """``TreeLevel`` of api.h."""
+
+    _fields_ = [("above", c_double), ("nodes", c_int64), ("best", c_int64), ("ended", c_double)]
+
+
+class TreeExpansion(Structure):
+    """``TreeExpansion`` of api.h."""
+
+    SIZES = ("vocab", "block", "markov", "threads", "rows", "nodes", "width", "depths", "count", "most", "stops_count")
+    GIVEN = ("bases", "keys", "cuts", "temperatures", "limits", "stops", "weights", "gains", "prices")
+    FOUND = ("candidates", "counts", "ranked", "levels", "best_values", "tokens", "values", "likeliest", "chances")
+    _fields_ = [*((name, c_void_p) for name in ("model", "scores", "columns")), *((name, c_int) for name in SIZES)]
+    _fields_ += [("bases_count", c_long), *((name, c_void_p) for name in (*GIVEN, *FOUND))]
 
 
 class Cuts(Structure):
@@ -156,8 +180,12 @@ _SIGNATURES = {
     "exponentials": (None, [c_void_p, c_long, c_void_p, c_long, c_void_p]),
     "best": (c_int, [c_void_p, *[c_long] * 3, POINTER(Cuts), *[c_void_p] * 2, c_long, c_void_p, c_long, *[c_void_p] * 5]),
     "follow": (c_int, [c_void_p, *[c_long] * 3, POINTER(Cuts), c_void_p, c_long, c_void_p, c_long, *[c_void_p] * 5]),
+    "grow": (c_int, [POINTER(TreeExpansion)]),
 }
-STRUCTURES: Final = Facts, Matrix, LayerSource, DrafterSource, NewTokens, NewHidden, BlockShape, Cuts
+STRUCTURES: Final = (
+    Facts, Matrix, LayerSource, DrafterSource, NewTokens, NewHidden, BlockShape, Cuts,
+    TreeCandidate, TreeLevel, TreeExpansion,
+)  # fmt: skip
 
 
 def address(tensor: Any, kind: Any, *shape: int) -> int:

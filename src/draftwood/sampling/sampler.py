@@ -30,6 +30,8 @@ class Sampler:
     Attributes:
         greedy: every row has temperature 0.
         looks_back: the distribution of some row depends on the prefix of a node, not only on its scores.
+        only_scales: nothing but their temperatures changes the scores of the rows before their cuts.
+        cuts: of the rows; None for everything.
         checks: those of this round.
 
     Raises:
@@ -49,9 +51,10 @@ class Sampler:
             (numbers, Warper(sampling, [self.rows[i] for i in numbers], vocab))
             for sampling, numbers in _alike([row.sampling for row in rows])
         ]
+        self.only_scales = all(warper.sampling.only_scales for _, warper in self._groups)
         cuts = {row: warper.cut for numbers, warper in self._groups for row in numbers}
-        self._cuts: list[Cut | None] = [cuts[row] for row in range(len(self.rows))]
-        self._certain = [best_alone if row.sampling.greedy else cut for row, cut in zip(rows, self._cuts, strict=True)]
+        self.cuts: list[Cut | None] = [cuts[row] for row in range(len(self.rows))]
+        self._certain = [best_alone if row.sampling.greedy else cut for row, cut in zip(rows, self.cuts, strict=True)]
 
     def begin_round(self) -> None:
         """Begin a round, with checks that the drafter and the target share."""
@@ -83,10 +86,10 @@ class Sampler:
         Nothing is drafted where no token is possible. NaN scores are an error of the round's checks, which :meth:`target`
         looks for.
         """
-        if tokens is None or not all(warper.sampling.only_scales for _, warper in self._groups):
+        if tokens is None or not self.only_scales:
             logits, tokens = self._whole(logits, tokens), None
         scores, _ = self._warped(logits, prefixes, drafts=True)
-        return Pending(scores=scores, cuts=self._cuts, tokens=tokens, vocab=self.vocab, note=self.checks.note_draft)
+        return Pending(scores=scores, cuts=self.cuts, tokens=tokens, vocab=self.vocab, note=self.checks.note_draft)
 
     def _whole(
         self, logits: Float[Tensor, "row node scored"], tokens: Int[Tensor, "scored"] | None
@@ -125,7 +128,7 @@ class Sampler:
             scores = scores.clone()
             for row, node in unusable:
                 scores[row, node] = 0.0
-        cuts = self._certain if certain else self._cuts
+        cuts = self._certain if certain else self.cuts
         return Pending(scores=scores, cuts=cuts, vocab=self.vocab, dead_ends=dead_ends, best=best)
 
     def _warped(self, logits: Tensor, prefixes: Prefixes, *, drafts: bool) -> tuple[Tensor, DeadEnds]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import cycle
 from typing import Final, final
@@ -29,13 +30,31 @@ class Budget:
         """Whether the target scores guessed chains, one per row, given their tokens' conditional probabilities."""
         return any(chains)
 
-    def another_level(self, depth: int, above: float, nodes: int) -> bool:
-        """Whether a draft forward pays at ``nodes`` nodes per row of this depth; the root has depth 0."""
+    def drafts(self, above: float) -> bool:
+        """Whether the draft model's first forward of the round pays, at the roots."""
         return True
 
-    def min_frontier_value(self, depth: int) -> float:
-        """The least probability for which a further node of this depth is worth its share of the forward."""
+    def gain(self, depth: int) -> float:
+        """Expected tokens of a level of this depth per unit of probability above it; the root has depth 0. It stays as it is
+        while a tree grows, as :meth:`price` does."""
+        return 1.0
+
+    def price(self, nodes: int) -> float:
+        """The tokens that the seconds of a later level of ``nodes`` nodes per row would bring otherwise."""
         return 0.0
+
+    def another_level(self, depth: int, above: float, nodes: int) -> bool:
+        """Whether a draft forward pays at ``nodes`` nodes per row of this depth."""
+        return self.gain(depth) * above >= self.price(nodes) if depth else self.drafts(above)
+
+    def min_frontier_value(self, depth: int, width: int) -> float:
+        """The least probability for which a further node of this depth, of ``width`` at most, is worth its share of the
+        forward."""
+        gain, share = self.gain(depth), (self.price(width) - self.price(1)) / max(1, width - 1)
+        return share / gain if gain > 0.0 else 1.0
+
+    def refuse_level(self, depth: int, above: float) -> None:
+        """Record that a level after the first did not pay."""
 
     def end_level(self, depth: int, above: float, values: Sequence[float], nodes: int, seconds: float | None) -> None:
         """Record a level.
@@ -81,8 +100,8 @@ class EverySize(Budget):
         self._size = next(self._sizes)
         return not self._size
 
-    def another_level(self, depth: int, above: float, nodes: int) -> bool:
-        return depth < self._size
+    def gain(self, depth: int) -> float:
+        return 1.0 if depth < self._size else -math.inf
 
     def tree_size(self, values: Sequence[float]) -> int:
         return min(self._size, len(values))

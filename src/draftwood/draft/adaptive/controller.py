@@ -109,17 +109,10 @@ class Controller(Budget):
         self._round.guess, self._round.net = True, net
         return True
 
-    def another_level(self, depth: int, above: float, nodes: int) -> bool:
-        if not depth:
-            drafts = self._drafts(above)
-            self._round.above = above * drafts
-            return drafts
-        self.gains.add_reach(depth, above)
-        price = self.speed * self.costs.level(nodes)
-        if self.gains.at(depth) * above >= price:
-            return True
-        self.gains.add_refusal(depth)
-        return False
+    def drafts(self, above: float) -> bool:
+        drafts = self._drafts(above)
+        self._round.above = above * drafts
+        return drafts
 
     def _drafts(self, above: float) -> bool:
         """Whether to draft. A draft that was never timed, or whose rounds have brought less than plain ones, is only
@@ -143,10 +136,15 @@ class Controller(Budget):
         most = self.gains.most(above, self.speed * self.costs.opening, self.speed * self.costs.level(1))
         return most >= (0.0 if guess else self.speed * self._beyond[1])
 
-    def min_frontier_value(self, depth: int) -> float:
-        gain = self.gains.at(depth)
-        price = (self.costs.level(constants.WIDTH) - self.costs.level(1)) / (constants.WIDTH - 1)
-        return self.speed * price / gain if gain > 0.0 else 1.0
+    def gain(self, depth: int) -> float:
+        return self.gains.at(depth)
+
+    def price(self, nodes: int) -> float:
+        return self.speed * self.costs.level(nodes)
+
+    def refuse_level(self, depth: int, above: float) -> None:
+        self.gains.add_reach(depth, above)
+        self.gains.add_refusal(depth)
 
     def end_level(self, depth: int, above: float, values: Sequence[float], nodes: int, seconds: float | None) -> None:
         if not depth and self._plain:  # knowledge fades with rounds without a draft
@@ -155,6 +153,8 @@ class Controller(Budget):
             self.gains.age(keep)
             if self._worth.value < 1.0:
                 self._worth.age(keep)
+        if depth:
+            self.gains.add_reach(depth, above)
         before, self._round.net = self._round.net, self._best(values, self._beyond[1])[1]
         if above > 0.0:
             self.gains.add_level(depth, above, self._round.net - before)

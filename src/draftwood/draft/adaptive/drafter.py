@@ -31,8 +31,9 @@ from draftwood.core.shapes import MAX_NODES
 from draftwood.core.tree import DraftTree, TreeBuilder
 from draftwood.draft.adaptive.budget import PLAIN_ROUND, RESTING, Budget
 from draftwood.draft.adaptive.candidates import CandidateTree
+from draftwood.draft.adaptive.draft_round import DraftRound
 from draftwood.draft.adaptive.estimates import RunningMean
-from draftwood.draft.adaptive.growers import DraftRound, LevelGrower
+from draftwood.draft.adaptive.growers import LevelGrower
 from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.none import FAILED, root_alone
 from draftwood.runners.protocols import Runner
@@ -184,7 +185,7 @@ class BestFirstDrafter:
 
 def _distributions(draft: DraftRound, inner: int) -> Distributions:
     """The draft's distributions at the first ``inner`` nodes; arbitrary at nodes without children."""
-    found = Distributions.joined([level.settled for level in draft.distributions])
+    found = Distributions.joined([level() for level in draft.distributions])
     numbers = []
     for tree, nodes in zip(draft.trees, draft.kept, strict=True):
         numbers.append([tree.numbers.get(candidate, 0) for candidate in (nodes + [0] * inner)[:inner]])

@@ -111,7 +111,7 @@ class GumbelExpander:
             lines = zip(tokens, scores, likeliest, strict=True)
             chances = [[self._chances(*node) for node in zip(*row, strict=True)] for row in lines]
         rows = zip(tokens, chances, scores, likeliest, strict=True)
-        return [[_children(*node) for node in zip(*row, strict=True)] for row in rows]
+        return [[children_of(*node) for node in zip(*row, strict=True)] for row in rows]
 
     def _chances(self, tokens: list[int], scores: list[float], likeliest: float) -> list[float]:
         possible = len(tokens) - tokens.count(-1)
@@ -124,7 +124,7 @@ class GumbelExpander:
             self.model.learn(children.scores, children.uncertainty, at, children.log_probs)
 
 
-def _children(tokens: list[int], log_probs: list[float], scores: list[float], likeliest: float) -> Children:
+def children_of(tokens: list[int], log_probs: list[float], scores: list[float], likeliest: float) -> Children:
     """The children of a node; -1 is none."""
     if tokens[-1] < 0:
         count = len(tokens) - tokens.count(-1)

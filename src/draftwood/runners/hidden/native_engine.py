@@ -51,6 +51,9 @@ def drafter_engine(
     if integers:
         weights = {name: _coded(weight) if name.startswith("layers.") else weight for name, weight in weights.items()}
         head = _coded(head)
+    if source.rank:
+        markov = sized("markov_out", weights["markov_out.weight"], len(drafter.draft_tokens), source.rank)
+        source.markov_out = held.matrix(_coded(markov) if integers else markov)
     if drafter.whole_head and lender is not None and lender.facts.bfloat16 == (drafter.dtype == torch.bfloat16):
         head = lender
     embedding, scale = weights.get("embed_tokens.weight"), 0.0

@@ -17,6 +17,7 @@ from draftwood.native.library import (
     BlockShape,
     DrafterSource,
     NewHidden,
+    TreeExpansion,
     address,
     array_address,
     instruction_set,
@@ -123,7 +124,6 @@ class NativeBlockPasses(NativePasses, nn.Module):
         )
         if rank:
             source.markov_in = self._kept.weights(sized("markov_in", drafter.markov_in.weight, config.vocab_size, rank))
-            source.markov_out = held.weights(sized("markov_out", drafter.markov_out.weight, config.draft_vocab_size, rank))
         self.engine = drafter_engine(drafter, target, held, source, lender=lender)
         self._block, self._vocab = int(config.block), self.engine.facts.vocab
         mask = self._kept.numbers(sized("mask", drafter.mask_embedding(target), width))
@@ -172,6 +172,13 @@ class NativeBlockPasses(NativePasses, nn.Module):
         for text in texts:
             text.entries_read()
         return scores
+
+    def give_block(self, expansion: TreeExpansion, scores: Float[Tensor, "row depth draft_vocab"]) -> None:
+        """Give the library the scores of a block, below which trees grow."""
+        expansion.model, expansion.markov = self.engine.handle, self._adds
+        expansion.block, expansion.vocab = self._block, self._vocab
+        expansion.scores = address(scores, torch.float32, expansion.rows, self._block, self._vocab)
+        expansion.threads = RULE.now
 
     def below(
         self, scores: Float[Tensor, "row depth draft_vocab"], tokens: PerNode, depths: PerNode

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from typing import Any, ClassVar, final
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from draftwood.core.errors import PairingError
 from draftwood.core.scores import Scores
+from draftwood.native.library import TreeExpansion, address
 from draftwood.runners.context import token_bytes
 from draftwood.runners.hidden.module import DrafterModule
 from draftwood.runners.hidden.text import HiddenText
@@ -191,6 +192,25 @@ class HiddenBlockRunner(HiddenRunner):
         if self._block is None:
             self._block = self._passes.score(self._texts, tokens[:, :1])
         return self._passes.below(self._block, tokens, depths)
+
+    @property
+    def block(self) -> int:
+        """Depths that a pass scores, the root's included."""
+        return int(self.model.config.block)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the native engine scores a block of every row in this round."""
+        return self.engine != "torch" and all(text.ready for text in self._texts)
+
+    def give_block(self, expansion: TreeExpansion, root: Sequence[int]) -> Callable[[PerNode, PerNode], Scores]:
+        """Score the block after the roots, of which trees grow in the native library; returns scores after nodes."""
+        start = perf_counter()
+        block = self._block = self._passes.score(self._texts, np.array(root)[:, None])
+        self._passes.give_block(expansion, block)
+        expansion.columns = None if self._tokens is None else address(self._tokens, torch.long, expansion.vocab)
+        self.forward_seconds += perf_counter() - start
+        return lambda tokens, depths: Scores(self._passes.below(block, tokens, depths), tokens=self._tokens)
 
     def _root_kept(self, hidden: Sequence[Hidden]) -> list[bool]:
         return [False] * len(hidden)
