@@ -343,6 +343,8 @@ def test_tokens_of_a_prompt_are_counted(client):
     counted = client.post(f"{RESPONSES}/input_tokens", json={**BODIES[RESPONSES], "instructions": "a dog"}).json()
     used = whole(client, RESPONSES, instructions="a dog")["usage"]["input_tokens"]
     assert counted == {"object": "response.input_tokens", "input_tokens": used}
+    refused = client.post(f"{RESPONSES}/input_tokens", json={"input": "a dog " * 90_000})
+    assert refused.json()["error"]["param"] == "input"
 
 
 # ---- Ollama ----

@@ -13,7 +13,9 @@ from draftwood.loading.gguf_header import Header, header_of
 from draftwood.loading.gguf_names import QUANTISATIONS
 from draftwood.loading.names import resolve
 
-NO_TEMPLATE: Final = "has no chat template, so it is no chat model: take a chat model, or generate for a plain text"
+NO_TEMPLATE: Final = (
+    "has no chat template, so it is no chat model: take a chat model, or continue a text by generate or /v1/completions"
+)
 _CONFIG: Final = "tokenizer_config.json"
 _KEY: Final = "chat_template"
 _FILE: Final = "chat_template.jinja"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from time import perf_counter_ns
 from typing import Any, TypeVar, final
@@ -75,19 +75,18 @@ class Routes:
         return Described(path, answer, summary, kind)
 
     async def _translated(self, request: Request, made: Dialect, service: Service | None = None) -> Response:
-        try:
+        with _errors_of(made):
             return await self._answered(request, made.path, made.chat, made, service)
-        except ApiError as error:
-            raise error.renamed(made.names) from error
 
     def count(self, path: str, kind: type[B], dialect: Callable[[B], Dialect], **more: str) -> Described:
         """The route that counts the tokens of a prompt in another interface."""
 
         async def answer(request: Request) -> Response:
             made = await asyncio.to_thread(dialect, await read(request, kind))
-            body, _ = await self._checked(ChatBody, made.chat, made.remarks)
-            preparation = (await self._service(request, body)).preparation
-            prompt = await asyncio.to_thread(preparation.chat_prompt, body.messages, body)
+            with _errors_of(made):
+                body, _ = await self._checked(ChatBody, made.chat, made.remarks)
+                preparation = (await self._service(request, body)).preparation
+                prompt = await asyncio.to_thread(preparation.chat_prompt, body.messages, body)
             return JSONResponse({**more, "input_tokens": len(prompt)})
 
         return Described(path, answer, "Tokens of a prompt.", kind)
@@ -173,6 +172,15 @@ class Routes:
             raise bad(f"{left[0].partition(', so it')[0]}: leave it out", param=field, code="unsupported_parameter")
         body, remarks = await asyncio.to_thread(checked, kind, data, rule)
         return body, [*left, *remarks]
+
+
+@contextmanager
+def _errors_of(made: Dialect) -> Iterator[None]:
+    """A context whose errors name the fields of the request's interface."""
+    try:
+        yield
+    except ApiError as error:
+        raise error.renamed(made.names) from error
 
 
 def _warnings(remarks: Sequence[str]) -> dict[str, Any]:
