@@ -7,6 +7,7 @@ from draftwood import Pair, load, load_translator
 from draftwood.core.draws import Draw
 from draftwood.core.errors import ConfigError
 from draftwood.core.limits import Limits
+from draftwood.core.rounds import STAGES
 from draftwood.core.settings import Method
 from draftwood.engine.decode import recorder_of
 from draftwood.engine.requests import Request
@@ -54,7 +55,7 @@ def test_probabilities_chances_and_verdicts_are_those_of_the_round(method, shape
             parent = tree.host.parents[row][i]
             assert node.target_prob == pytest.approx(float(target_logp[parent, node.token].exp()), abs=1e-6)
             assert node.draft_prob == pytest.approx(float(draft_logp[row, parent, node.token].exp()), abs=1e-6)
-        assert set(piece.round.seconds) == set(one.seconds)
+        assert list(piece.round.seconds) == list(one.seconds) == list(STAGES)
     assert [len(trace.rounds) for trace in traces] == taken
 
 

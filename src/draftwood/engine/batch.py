@@ -226,8 +226,8 @@ class Batch:
             drafting.look_at(sampler)
             began = perf_counter()
             verdict = verify(verifier, tree, pending, rng)
-            seconds = {"verify": perf_counter() - began}
-        seconds |= {stage: now - before[stage] for stage, now in self._forwards().items()}
+            took = perf_counter() - began
+        seconds = {stage: now - before[stage] for stage, now in self._forwards().items()} | {"verify": took}
         return Round(tree=tree, scores=scores, target=pending, verdict=verdict, seconds=seconds)
 
     def _take(self, entry: Entry, index: int, this_round: Round) -> Piece | None:
