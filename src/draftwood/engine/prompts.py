@@ -58,8 +58,8 @@ class Prompts:
         self._target = target = pipeline.target
         self._keeper = target if isinstance(target, KeepsTexts) else None
         self._drafting = drafting
-        # Prompt tokens of a step without and with rows that write; others come to a tolerant batch.
-        self._most = max(ALONE, CHUNK) if drafting.tolerant else math.inf, CHUNK
+        # Prompt tokens of a step: without rows that write (unlimited if no request can arrive meanwhile), and with them.
+        self._most = ALONE if drafting.tolerant else math.inf, CHUNK
         self._prefixes = prefixes
         self._part: _Part | None = None
         self._stops: list[int] = []  # behind so many tokens of a prompt its running states are kept
