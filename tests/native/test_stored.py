@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from draftwood.loading.causal import stored_folder
 from draftwood.runners.native.facts import shapes_of
@@ -140,6 +140,13 @@ def test_a_family_is_read_from_its_files_as_transformers_reads_it(tmp_path, case
         same_rotation(found, model)
     check_module(found, model)
     assert said(found.generation_config) == said(model.generation_config)
+
+
+def test_generate_has_the_generation_config_that_was_set_last():
+    found = stored(tiny("llama", 1, dtype=torch.float32, **NATIVE["llama"]))
+    for length in (3, 5):  # before and after the model of transformers is built
+        found.generation_config = GenerationConfig(max_new_tokens=length, do_sample=False)
+        assert found.generate(torch.tensor([TEXT[:4]])).shape == (1, 4 + length)
 
 
 @pytest.mark.parametrize("kind", ["mistral", "ministral3"])

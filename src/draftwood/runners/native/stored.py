@@ -58,7 +58,7 @@ class StoredModel:
         self.mtp: dict[str, Weight] = {}
         self.rotary = Rotary(config, weights)
         self.name_or_path = str(getattr(config, "_name_or_path", ""))
-        self.generation_config = generation_config
+        self._generation_config = generation_config
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "weights" not in vars(self):  # of an object that is being made, or copied
@@ -67,6 +67,17 @@ class StoredModel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
+
+    @property
+    def generation_config(self) -> Any:
+        """The defaults of ``generate``."""
+        return self._generation_config
+
+    @generation_config.setter
+    def generation_config(self, config: Any) -> None:
+        self._generation_config = config
+        if "module" in vars(self):
+            self.module.generation_config = config
 
     @cached_property
     def module(self) -> Any:
