@@ -11,8 +11,10 @@ import pytest
 import draftwood
 from draftwood.core.errors import ModelError
 from draftwood.loading import causal, gguf_model
+from draftwood.loading.gguf_config import stored_config
 from draftwood.loading.gguf_header import read_header
 from draftwood.loading.names import resolve
+from draftwood.loading.outline import Outline, outline_of
 from draftwood.runners.backends import VARIABLE
 from tests.loading.gguf_files import F16, F32, source, write_gguf
 
@@ -132,6 +134,23 @@ TOKENIZER_KEYS = [
 def test_models_that_cannot_be_read_whole_are_refused_by_name(tmp_path, settings, said):
     message = refusal(write_gguf(tmp_path / "x.gguf", *source(), F32, **settings))
     assert all(part in message for part in said)
+
+
+def test_arrays_in_place_of_single_values_are_no_values_and_as_the_alignment_an_error_of_the_file(tmp_path):
+    names = "general.file_type", "llama.context_length", "tokenizer.chat_template", "split.count"
+    arrays = {name: [1, 2] for name in (*names, "tokenizer.ggml.add_bos_token", "tokenizer.ggml.cls_token_id")}
+    file = write_gguf(tmp_path / "x.gguf", *source(), F32, metadata=arrays, template=None)
+    found = outline_of(file)
+    assert (found.architecture, found.quantisation, found.template, found.length) == ("llama", "unknown", "", None)
+    assert "llama.context_length [1, 2]" in refusal(file)
+    del arrays["llama.context_length"]
+    file = write_gguf(tmp_path / "y.gguf", *source(), F32, metadata=arrays, template=None)
+    assert draftwood.load(file).tokenizer.chat_template is None
+    file = write_gguf(tmp_path / "z.gguf", *source(), F32, metadata={"tokenizer.ggml.padding_token_id": [1, 2]})
+    assert stored_config(read_header(file))["pad_token_id"] is None
+    file = write_gguf(tmp_path / "v.gguf", *source(), F32, metadata={"general.alignment": [32, 32]})
+    assert "damaged" in refusal(file)
+    assert outline_of(file) == Outline()
 
 
 def test_without_the_native_library_a_file_is_refused(file, monkeypatch):

@@ -83,7 +83,7 @@ def _config(header: Header, kind: str, sizes: Mapping[str, tuple[int, ...]]) -> 
         "rope_parameters": {"rope_type": "linear" if linear else "default", "rope_theta": base, **linear},
         own.activation or "hidden_act": "silu",
         "tie_word_embeddings": OUTPUT not in sizes,
-        **{f"{name}_token_id": header.value(f"tokenizer.ggml.{key}_token_id") for name, key in _TOKENS.items()},
+        **{f"{name}_token_id": header.single(f"tokenizer.ggml.{key}_token_id") for name, key in _TOKENS.items()},
     }
     sparse = gguf.settings.keys() & {"intermediate_size", "moe_intermediate_size"}  # perhaps without another network
     inner = keys.get(INNER, 0, several=own.varied) if sparse else keys.need(INNER, several=own.varied)

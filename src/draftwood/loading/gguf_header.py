@@ -135,6 +135,11 @@ class Header:
 
             return list(np.fromfile(file, f"<{NUMBERS[array.kind]}", array.count).tolist())
 
+    def single(self, key: str, default: Any = None) -> Any:
+        """A value of the metadata; the default if the file has none, or an array."""
+        found = self.metadata.get(key, default)
+        return default if isinstance(found, ArrayInfo) else found
+
     def __str__(self) -> str:
         return f"the GGUF file {str(self.path)!r}"
 
@@ -264,9 +269,9 @@ def _header(path: Path, reader: _Reader, size: int) -> Header:
     if not metadata.get("split.no") and not isinstance(metadata.get("general.architecture"), str):
         raise ValueError("its metadata name no architecture")
     table = tuple(reader.tensor() for _ in range(tensors))
-    alignment = int(metadata.get("general.alignment", _ALIGNMENT))
-    if alignment < 1:
-        raise ValueError(f"its alignment is {alignment}")
+    alignment = metadata.get("general.alignment", _ALIGNMENT)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise ValueError(f"its alignment is {alignment}, not a number from 1")
     start = -(-reader.at // alignment) * alignment
     return Header(path=path, size=size, metadata=metadata, tensors=table, data_start=start)
 

@@ -108,7 +108,7 @@ def _check_whole(header: Header) -> None:
     """Raise a ModelError without the native library, and for a part of a split model without the others."""
     if (reason := why_missing()) is not None:
         raise ModelError(f"{header} is read by the native library, which is missing ({reason}): build it, or {OTHER_FILES}")
-    if int(parts := header.value("split.count", 1)) != len(header.parts) + 1 and parts:
+    if (parts := header.single("split.count", 1)) != len(header.parts) + 1 and parts:
         raise ModelError(
             f"{header} is one of {parts} parts of a model: join them with 'llama-gguf-split --merge', and give the result"
         )

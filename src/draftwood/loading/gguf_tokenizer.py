@@ -102,7 +102,7 @@ def _tokenizer(header: Header) -> Any:
     backend, more = _backend(header, found, named)
     kind, pre = found.get("tokenizer_type"), found.get("pre_tokenizer_type")
     begins = kind == "llama" or (kind == "gpt2" and pre in _WHOLE)
-    adds = header.value(f"{_PART}add_bos_token", begins), header.value(f"{_PART}add_eos_token", False)
+    adds = header.single(f"{_PART}add_bos_token", begins), header.single(f"{_PART}add_eos_token", False)
     for name, added in zip(("bos", "eos"), adds, strict=True):
         if added and named[f"{name}_token"] is None:
             raise _unread(header, f"{_PART}{name}_token_id", "but its texts have this token at one end")

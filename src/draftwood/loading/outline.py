@@ -47,7 +47,7 @@ def outline_of(name: str | Path) -> Outline:
         place, kind = resolve(name) if str(name) else "", ""
         if (header := header_of(place)) is not None:
             length = header.value(f"{header.architecture}.context_length")
-            kind = QUANTISATIONS.get(header.value("general.file_type"), "unknown")
+            kind = QUANTISATIONS.get(header.single("general.file_type"), "unknown")
             template, files = templates_of(header), (header.path, *(part.path for part in header.parts))
         elif place and (folder := folder_of(place)) is not None:
             files, template = tuple(sorted(path for path in folder.iterdir() if path.is_file())), template_in(folder)
@@ -87,8 +87,8 @@ def templates_of(header: Header) -> Any:
     The one for tools is the usual one too if there is no other for that, as in llama.cpp.
     """
     whole = f"tokenizer.{_KEY}"
-    found = {"default": header.value(whole)}
-    found |= {key.removeprefix(f"{whole}."): header.value(key) for key in header.metadata if key.startswith(f"{whole}.")}
+    found = {"default": header.single(whole)}
+    found |= {key.removeprefix(f"{whole}."): header.single(key) for key in header.metadata if key.startswith(f"{whole}.")}
     found["default"] = found["default"] or found.get("tool_use")
     return found["default"] if len(set(found.values())) == 1 else {name: text for name, text in found.items() if text}
 
