@@ -7,15 +7,18 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from benchmarks.__main__ import main as benchmarks
 from draftwood.cli import main
 from draftwood.cli.chat import SECTIONS as CHAT_SECTIONS
+from draftwood.cli.options import dataclass_options
 from draftwood.cli.progress import importing
 from draftwood.cli.settings import SECTIONS
 from draftwood.cli.translate import SECTIONS as TRANSLATE_SECTIONS
@@ -154,6 +157,18 @@ def test_help_lists_every_option_under_its_subject(answers, name):
     own = {"chat": "smollm2", "generate": "the bundled model"}.get(name)
     shown = re.findall(r"default: the model's own \(([\d.]+ for .*?)\)", " ".join(text.split()))
     assert shown == [f"{value} for {own}" for value in {"chat": (0.2, 50, 0.9), "generate": (0.6, 0, 1)}.get(name, ())]
+
+
+def test_a_default_of_one_command_is_given_also_where_it_is_false():
+    @dataclass
+    class Numbers:
+        port: int = 8000
+        name: str = "x"
+        seed: int = 3
+
+    changes = {"port": {"default": 0}, "name": {"default": ""}, "seed": {"default": None}}
+    command = click.command()(dataclass_options(Numbers, changes=changes)(lambda **given: click.echo(json.dumps(given))))
+    assert json.loads(CliRunner().invoke(command).stdout) == {"port": 0, "name": ""}
 
 
 @pytest.mark.parametrize("number", range(len(REFUSED)), ids=[command for command, _ in REFUSED])

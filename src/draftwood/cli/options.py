@@ -39,7 +39,7 @@ def dataclass_options(
     *classes: type[Any], leave_out: Collection[str] = (), changes: Changes | None = None
 ) -> Callable[[F], F]:
     """A decorator that adds one click option per field. The function gets those that were given, by field name: the defaults
-    are the dataclass's own, but for those of ``changes``.
+    are the dataclass's own, except those that ``changes`` gives; None there means: not given.
 
     Args:
         classes: the dataclasses; of fields with the same name the first one counts.
@@ -56,7 +56,7 @@ def dataclass_options(
         options |= {f.name: _option(f, hints[f.name], (changes or {}).get(f.name, {})) for f in shown}
         if cls is Sampling and "logit_bias" not in leave_out:
             options["logit_bias"] = _LOGIT_BIAS
-    dropped = options.keys() - {name for name, own in (changes or {}).items() if own.get("default")}
+    dropped = options.keys() - {name for name, own in (changes or {}).items() if own.get("default") is not None}
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
