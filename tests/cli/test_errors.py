@@ -1,5 +1,6 @@
 """Wrong options and wrong models: one sentence, an exit code, no traceback."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from draftwood.cli import settings, single
+from draftwood.cli import console, settings, single
 from draftwood.core.errors import DraftwoodError, NumericsError
 from draftwood.core.settings import Method
 
@@ -172,6 +173,22 @@ def test_a_reader_that_goes_away_ends_a_command_without_a_message_as_sigpipe_doe
     child.stdout.close()
     assert child.stderr.read() == b""
     assert child.wait(timeout=60) == 141
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes break in another way")
+def test_another_pipe_that_breaks_is_a_failure(run, pair, monkeypatch):
+    def fail(*_, **__):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr("draftwood.api.load", fail)
+    result = run("generate", *pair, "the fox")
+    assert (result.exit_code, result.stderr) == (FAILED, "Error: Broken pipe\n")
+    reader, writer = os.pipe()
+    with open(writer, "wb") as output:
+        monkeypatch.setattr("sys.stdout", output)
+        assert not console.output_is_closed()
+        os.close(reader)
+        assert console.output_is_closed()
 
 
 INTERRUPTED = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -39,13 +40,24 @@ def text_of(what: str, given: str) -> str:
 
 @contextmanager
 def standard_output() -> Iterator[None]:
-    """Write to standard output. After a failure its buffer is dropped."""
+    """Write to standard output. After a failure its buffer is dropped, unless its reader has gone, which ends a command."""
     try:
         with named("standard output"):
             yield
+    except BrokenPipeError:
+        raise
     except OSError:
         drop_output()
         raise
+
+
+def output_is_closed() -> bool:
+    """Whether the reader of standard output has gone."""
+    with suppress(AttributeError, OSError):  # output without a descriptor; Windows has no poll
+        watched = select.poll()
+        watched.register(sys.stdout.fileno(), 0)
+        return bool(watched.poll(0))
+    return False
 
 
 def drop_output() -> None:

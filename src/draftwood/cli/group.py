@@ -11,7 +11,7 @@ from typing import Any, final
 
 import click
 
-from draftwood.cli.console import drop_output
+from draftwood.cli.console import drop_output, output_is_closed
 from draftwood.core.errors import ConfigError, DraftwoodError, is_out_of_memory
 
 
@@ -109,9 +109,9 @@ def _reported(*, debug: bool = False) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise Interrupted("") from None
-    except BrokenPipeError:
-        raise ClosedPipe("") from None
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and output_is_closed():
+            raise ClosedPipe("") from None
         failure = None if debug else as_failure(error)
         if failure is None:
             raise
