@@ -1,8 +1,12 @@
 """Trees that the native library grows in one call are those that are grown level by level."""
 
+import math
+import random
+
 import pytest
 import torch
 
+from draftwood.core.errors import NumericsError
 from draftwood.core.limits import Limits
 from draftwood.core.settings import Method
 from draftwood.draft.adaptive.block_grower import BlockGrower
@@ -45,6 +49,25 @@ class Recorded(Budget):
         self.told.append((depth, above, *values, nodes))
 
 
+class Fickle(Budget):
+    """Decisions that differ from round to round."""
+
+    def __init__(self, seed):
+        self.told, self._random = [], random.Random(seed)
+
+    def drafts(self, above):
+        return self._random.random() < 0.8
+
+    def gain(self, depth):
+        return self._random.choice([1.0, 1.0, 0.3, -math.inf])
+
+    def price(self, nodes):
+        return 0.05 * nodes
+
+    def tree_size(self, values):
+        return self._random.randint(0, len(values))
+
+
 def drafter_of(kind, model):
     return tiny_published(model, kind, proposes=30) if kind == "dflash" else tiny_hidden(model, block=5, proposes=30)
 
@@ -68,7 +91,7 @@ def written(kind, samplings, budget, monkeypatch, *, takes=None, stops=(), metho
                 for piece in batch.step():
                     tree = piece.round.tree
                     parts = tree.tokens, tree.parents, tree.valid
-                    trees.append((piece.tokens, *(part.tolist() for part in parts), tree.stop))
+                    trees.append((piece.row, piece.tokens, *(part.tolist() for part in parts), tree.stop))
                     if tree.ranking is not None:
                         drawn = [row for row, count in enumerate(tree.drafted) if count]
                         drafts.append(tree.ranking().dense()[drawn, 0])  # of roots: others may have no children
@@ -85,13 +108,25 @@ def test_trees_are_those_that_are_grown_level_by_level(kind, samplings, gain, pr
     ]
     (trees, drafts, told, weights), (by_level, of_levels, to_budget, learnt) = grown
     assert trees == by_level
-    assert any(len(tree[1][0]) > 3 for tree in trees)
+    assert any(len(tree[2][0]) > 3 for tree in trees)
     assert [len(one) for one in told] == [len(one) for one in to_budget]
     assert all(one == pytest.approx(other, rel=1e-5) for one, other in zip(told, to_budget, strict=True))
     assert weights == pytest.approx(learnt, rel=1e-4)
     assert len(drafts) == len(of_levels) > 3
     pairs = [[part.exp().nan_to_num(2.0) for part in pair] for pair in zip(drafts, of_levels, strict=True)]  # NaN: not ready
     assert max(difference(*pair) for pair in pairs) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["hidden", "dflash"])
+@pytest.mark.parametrize("samplings", SAMPLINGS)
+def test_trees_that_grow_at_will_change_no_text(kind, samplings, monkeypatch):
+    texts = []
+    for seed in (1, 2, None):
+        method = "adaptive" if seed else "ar"
+        trees = written(kind, SAMPLINGS[samplings], Fickle(seed), monkeypatch, stops=(7,), method=method)[0]
+        texts.append({row: [token for at, new, *_ in trees if at == row for token in new] for row, *_ in trees})
+        assert (len({len(tree[2][0]) for tree in trees}) > 4) == bool(seed)
+    assert texts[0] == texts[1] == texts[2]
 
 
 def test_control_other_prices_give_other_trees(monkeypatch):
@@ -115,5 +150,5 @@ def test_scores_that_are_no_numbers_are_an_error_of_the_draft(monkeypatch):
     with torch.no_grad():
         drafter.markov_out.weight.fill_(torch.nan)
     monkeypatch.setattr("tests.adaptive.test_block_grower.drafter_of", lambda *_: drafter)
-    with pytest.raises(Exception, match="draft model's scores hold NaN"):
+    with pytest.raises(NumericsError, match="draft model's scores hold NaN"):
         written("hidden", SAMPLINGS["whole"], Recorded(1.0, 0.0), monkeypatch)

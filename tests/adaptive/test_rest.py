@@ -1,5 +1,7 @@
 """Where no draft pays, rounds rest: they go the way of plain decoding, and looking for a draft costs next to nothing."""
 
+import math
+
 import pytest
 import torch
 
@@ -97,12 +99,13 @@ def test_after_a_rest_the_draft_goes_on_from_the_whole_text(temperature, monkeyp
     monkeypatch.setattr(Controller, "tree_size", lambda _self, values: min(1, len(values)))
     rounds = [0]
 
-    def sometimes(_self, depth, *_):
-        rounds[0] += not depth
-        return not depth and rounds[0] % 3 == 0
+    def sometimes(*_):
+        rounds[0] += 1
+        return rounds[0] % 3 == 0
 
     monkeypatch.setattr(Controller, "begin_round", lambda *_: False)
-    monkeypatch.setattr(Controller, "another_level", sometimes)
+    monkeypatch.setattr(Controller, "drafts", sometimes)
+    monkeypatch.setattr(Controller, "gain", lambda *_: -math.inf)
     pair = Pair(tiny_gpt(VOCAB, 1), tiny_gpt(VOCAB, 1), Words())
     rests, accepted = [], []
     settings = {"temperature": temperature, "seed": 3, "method": "adaptive"}

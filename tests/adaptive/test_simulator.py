@@ -74,7 +74,8 @@ def test_control_always_drafting_is_seen(monkeypatch):
 
 
 def test_control_levels_and_nodes_without_their_costs_are_seen(monkeypatch):
-    monkeypatch.setattr(Controller, "another_level", lambda self, depth, above, nodes: True)
+    monkeypatch.setattr(Controller, "drafts", lambda *_: True)
+    monkeypatch.setattr(Controller, "price", lambda *_: 0.0)
     monkeypatch.setattr(Controller, "tree_size", lambda self, values: len(values))
     assert speed("medium", "usual") < OF_BEST * best("medium", "usual")[0]
 

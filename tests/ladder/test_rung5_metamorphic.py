@@ -1,5 +1,6 @@
 """Rung 5: relations that must hold between runs of the real engine on its real noise."""
 
+import math
 from functools import cache
 from itertools import product
 
@@ -112,10 +113,13 @@ class Fickle(Generous):
     def __init__(self):
         self.calls = self.rounds = 0
 
-    def another_level(self, depth, above, nodes):
+    def drafts(self, above):
+        self.rounds += 1
+        return self.rounds % 4 > 0
+
+    def gain(self, depth):
         self.calls += 1
-        self.rounds += depth == 0
-        return self.rounds % 4 > 0 if depth == 0 else self.calls % 5 > 0
+        return 1.0 if self.calls % 5 else -math.inf
 
     def tree_size(self, values):
         return min(len(values), (9, 5, 2, 0)[self.rounds // 2 % 4])

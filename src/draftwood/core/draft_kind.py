@@ -16,8 +16,8 @@ class DraftKind:
         reads_source: it has an encoder, and every row has a source.
         reads_hidden: its memory is made of the target's hidden states, so no prefix may be longer than what it holds.
         scores_block: its runner is a :class:`draftwood.runners.protocols.BlockRunner`.
-        scores_depths: one pass scores all depths of a tree:
-            :class:`draftwood.runners.hidden.runner.HiddenBlockRunner`.
+        scores_depths: its runner is a :class:`draftwood.runners.hidden.runner.HiddenBlockRunner`, one pass of which scores
+            all depths of a tree.
         shared: the share of its vocabulary that the target has too; None where both have one tokenizer.
     """
 

@@ -12,7 +12,7 @@ typedef std::shared_ptr<Engine> Handle;
 int failed();
 
 // A candidate of a tree: the number of its parent, the logarithm of its path's probability, the line of its children or -1, and the
-// conditional probability of its guessed child or 0. That child is the candidate behind it.
+// conditional probability of its guessed child or 0. That child is the next candidate.
 struct TreeCandidate {
     int64_t token, parent;
     int depth, line;
@@ -38,12 +38,12 @@ struct TreeExpansion {
     const Cuts* cuts;             // [row]
     const float* temperatures;
     const int64_t *limits, *stops;  // [row]: of depth; [row][stop]: tokens that end the text
-    const double *weights, *gains, *prices;  // four as for draftwood_best; by depth, one more than levels; by nodes, one more than width
-    // Out, and in what guesses have.
+    const double *weights, *gains, *prices;  // four, as for draftwood_best; [depths + 1]; [width + 1], by number of nodes
+    // Results; candidates and counts also hold roots and guesses on entry.
     TreeCandidate* candidates;  // [row][most]
-    int64_t *counts, *ranked;   // [row]; [row][1 + nodes], the root first, -1 behind the last
-    TreeLevel* levels;          // [depth], and one that was not drafted
-    double* best_values;        // [depth][nodes]: means over the rows of the probabilities of the best, 0 behind the last
+    int64_t *counts, *ranked;   // [row]; [row][1 + nodes], the root first, -1 after the last
+    TreeLevel* levels;          // [depths + 1]: those that were drafted, then the one that was not
+    double* best_values;        // [depth][nodes]: means over the rows of the probabilities of the best, 0 after the last
     int64_t* tokens;            // children of all lines: [line][count], level by level, [row][node] within
     float *values, *likeliest;
     double* chances;

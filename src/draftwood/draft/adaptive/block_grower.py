@@ -6,21 +6,19 @@ those of :class:`draftwood.draft.adaptive.growers.LevelGrower`.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import addressof, byref
-from functools import partial
 from itertools import zip_longest
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 import torch
 
-from draftwood.core.log_probs import Distributions
+from draftwood.core.log_probs import Pending
 from draftwood.core.scores import Scores
 from draftwood.draft.adaptive.draft_round import DraftRound, TreeShape
 from draftwood.draft.adaptive.expand import GumbelExpander, children_of
-from draftwood.native.library import TreeCandidate, TreeExpansion, TreeLevel, address, library
+from draftwood.native.library import TreeCandidate, TreeExpansion, TreeLevel, address, array_address, library
 from draftwood.native.sampling import cuts_of
 from draftwood.runners.hidden.runner import HiddenBlockRunner
 from draftwood.runners.native.memory import succeed
@@ -30,7 +28,7 @@ from draftwood.sampling.counters import token_bases
 
 Below: TypeAlias = Callable[[PerNode, PerNode], Scores]
 """Scores after nodes of a block, given their tokens and depths."""
-_GUESSED: Final = 32  # tokens of guesses and roots that there is memory for at first
+_GUESSED: Final = 32  # initial capacity of a row for its root and guessed tokens
 
 
 @final
@@ -54,7 +52,7 @@ class BlockGrower:
         return self._runner.ready and draft.sampler.only_scales and isinstance(draft.rng, CounterRoundRng)
 
     def expand(self, draft: DraftRound) -> None:
-        """Grow every row's tree within the row's limit and the budget, for which the first level pays.
+        """Grow every row's tree within the row's limit and the budget. The caller has decided that the first level pays.
 
         Raises:
             CacheError: memory does not suffice, or the library refuses a size.
@@ -62,23 +60,24 @@ class BlockGrower:
         self._reserve(len(draft.trees), max(len(tree.tokens) for tree in draft.trees))
         below = self._runner.give_block(self._expansion, draft.root)
         alive = self._give(draft)
-        levels = succeed(library().grow(byref(self._expansion)))
+        drafted = succeed(library().grow(byref(self._expansion)))
         del alive
-        self._take_trees(draft)
+        levels = self._arrays["levels"][: drafted + 1].tolist()
+        lines = len(draft.trees) * sum(nodes for _, nodes, _, _ in levels[:-1])
+        self._take_trees(draft, lines)
         self._take_levels(draft, levels)
-        draft.distributions = [partial(_distributions, draft, below)]
+        draft.distributions = [lambda: _pending(draft, below).settled]
+        if np.isnan(self._arrays["likeliest"][:lines]).any():
+            _pending(draft, below).look()
 
     def _reserve(self, rows: int, room: int) -> None:
-        """Memory for so many rows, whose trees have at most ``room`` candidates before they grow."""
+        """Allocate for ``rows`` trees that hold at most ``room`` candidates before they grow."""
         expansion, (nodes, width, depths), count = self._expansion, self._shape, self._expander.count
         if rows == expansion.rows and room + depths * width * count <= expansion.most:
             return
-        expansion.rows, expansion.nodes, expansion.count = rows, nodes, count
-        expansion.width, expansion.depths = width, depths
-        expansion.most = max(_GUESSED, room) + depths * width * count
-        lines = rows * (1 + width * (depths - 1))
+        most, lines = max(_GUESSED, room) + depths * width * count, rows * (1 + width * (depths - 1))
         arrays = {
-            "candidates": np.zeros((rows, expansion.most), TreeCandidate),
+            "candidates": np.zeros((rows, most), TreeCandidate),
             "counts": np.zeros(rows, np.int64),
             "limits": np.zeros(rows, np.int64),
             "temperatures": np.ones(rows, np.float32),
@@ -93,15 +92,16 @@ class BlockGrower:
             "likeliest": np.zeros(lines, np.float32),
             "chances": np.zeros((lines, count)),
         }
-        for name, array in arrays.items():
-            setattr(expansion, name, array.ctypes.data)
-        self._arrays = arrays
+        sizes = {"rows": rows, "most": most, "nodes": nodes, "width": width, "depths": depths, "count": count}
+        pointers = {name: array.ctypes.data for name, array in arrays.items()}
+        self._expansion, self._arrays = TreeExpansion(**sizes, **pointers), arrays
 
     def _give(self, draft: DraftRound) -> list[Any]:
         """Give the library the trees so far, and how far they grow; returns what must stay alive until they have grown."""
         expansion, arrays, depths = self._expansion, self._arrays, self._shape.depth
         sampler, budget = draft.sampler, draft.budget
         assert isinstance(draft.rng, CounterRoundRng)
+        assert len(sampler.rows) == len(draft.limits) == expansion.rows
         for row, tree in enumerate(draft.trees):
             arrays["counts"][row] = len(tree.tokens)
             guessed = [tree.guessed[i][1] if i in tree.guessed else 0.0 for i in range(len(tree.tokens))]
@@ -117,44 +117,44 @@ class BlockGrower:
         keys, bases = draft.rng.shared_keys(0, depths), token_bases(sampler.vocab, self._runner.device)
         keys = None if keys is None else np.ascontiguousarray(keys)
         cuts = cuts_of(tuple(sampler.cuts), expansion.vocab)
-        expansion.stops, expansion.stops_count, expansion.cuts = stops.ctypes.data, most, addressof(cuts)
-        expansion.keys = None if keys is None else keys.ctypes.data
+        expansion.stops, expansion.stops_count = array_address(stops, np.int64, expansion.rows, most), most
+        expansion.keys = None if keys is None else array_address(keys, np.int64, expansion.rows, depths)
         expansion.bases, expansion.bases_count = address(bases, torch.long, len(bases)), len(bases)
+        expansion.cuts = addressof(cuts)
         return [stops, keys, bases, cuts]
 
-    def _take_trees(self, draft: DraftRound) -> None:
-        nodes = (self._arrays[name].tolist() for name in ("tokens", "chances", "values", "likeliest"))
+    def _take_trees(self, draft: DraftRound, lines: int) -> None:
+        """Take the trees, whose candidates have children in the first ``lines`` lines."""
+        nodes = (self._arrays[name][:lines].tolist() for name in ("tokens", "chances", "values", "likeliest"))
         children = [children_of(*node) for node in zip(*nodes, strict=True)]
         grown = zip(draft.trees, self._arrays["candidates"], self._arrays["counts"].tolist(), strict=True)
         for tree, candidates, count in grown:
             parts = map(list, zip(*candidates[:count].tolist(), strict=True))
-            tree.tokens, tree.parents, tree.depths, lines, tree.log_probs, _ = parts
-            expanded = [candidate for candidate, line in enumerate(lines) if line >= 0]
+            tree.tokens, tree.parents, tree.depths, of_children, tree.log_probs, _ = parts
+            expanded = [candidate for candidate, line in enumerate(of_children) if line >= 0]
             tree.numbers = {candidate: number for number, candidate in enumerate(expanded)}
-            tree.children = {candidate: children[lines[candidate]] for candidate in expanded}
+            tree.children = {candidate: children[of_children[candidate]] for candidate in expanded}
         draft.ranked = [[i for i in ranked if i >= 0] for ranked in self._arrays["ranked"].tolist()]
 
-    def _take_levels(self, draft: DraftRound, drafted: int) -> None:
+    def _take_levels(self, draft: DraftRound, levels: Sequence[tuple[float, int, int, float]]) -> None:
         """Report the levels to the budget, as if they had ended one after the other until now."""
-        *levels, (above, nodes, _, _) = self._arrays["levels"][: drafted + 1].tolist()
-        now, likeliest = draft.clock(), self._arrays["likeliest"][: len(draft.trees) * sum(level[1] for level in levels)]
-        if math.isnan(sum(likeliest.tolist())):
-            draft.sampler.checks.note_draft(torch.from_numpy(likeliest.reshape(len(draft.trees), -1)))
-        for depth, (probability, width, best, ended) in enumerate(levels):
+        *drafted, (above, nodes, _, _) = levels
+        now, last = draft.clock(), drafted[-1][3]
+        for depth, (probability, width, best, ended) in enumerate(drafted):
             draft.values = self._arrays["best_values"][depth, :best].tolist()
-            draft.end_level(depth, probability, width, now - levels[-1][3] + ended)
-        self._runner.forward_seconds += levels[-1][3]
+            draft.end_level(depth, probability, width, now - last + ended)
+        self._runner.forward_seconds += last
         draft.stop = "depth limit"
-        if drafted < self._shape.depth:
-            draft.stop = draft.no_frontier(drafted)
+        if len(drafted) < self._shape.depth:
+            draft.stop = draft.no_frontier(len(drafted))
             if nodes:
                 draft.stop = "another level does not pay"
-                draft.budget.refuse_level(drafted, above)
+                draft.budget.refuse_level(len(drafted), above)
 
 
-def _distributions(draft: DraftRound, below: Below) -> Distributions:
-    """The draft's distributions at the nodes that it has scored, of which a row may have fewer."""
+def _pending(draft: DraftRound, below: Below) -> Pending:
+    """The draft's scores at the nodes that it has scored, of which a row may have fewer."""
     tokens = [[tree.tokens[i] for i in tree.numbers] for tree in draft.trees]
     depths = [[tree.depths[i] for i in tree.numbers] for tree in draft.trees]
     scores = below(*(np.array([*zip_longest(*rows, fillvalue=0)]).T for rows in (tokens, depths)))
-    return draft.sampler.draft(scores.logits, lambda: [], scores.tokens).settled
+    return draft.sampler.draft(scores.logits, lambda: [], scores.tokens)

@@ -35,18 +35,19 @@ class Budget:
         return True
 
     def gain(self, depth: int) -> float:
-        """Expected tokens of a level of this depth per unit of probability above it; the root has depth 0. It stays as it is
-        while a tree grows, as :meth:`price` does."""
+        """Expected tokens of a level of this depth per unit of probability above it; the root has depth 0."""
         return 1.0
 
     def price(self, nodes: int) -> float:
         """The tokens that the seconds of a later level of ``nodes`` nodes per row would bring otherwise."""
         return 0.0
 
+    @final
     def another_level(self, depth: int, above: float, nodes: int) -> bool:
         """Whether a draft forward pays at ``nodes`` nodes per row of this depth."""
         return self.gain(depth) * above >= self.price(nodes) if depth else self.drafts(above)
 
+    @final
     def min_frontier_value(self, depth: int, width: int) -> float:
         """The least probability for which a further node of this depth, of ``width`` at most, is worth its share of the
         forward."""

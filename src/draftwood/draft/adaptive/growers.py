@@ -24,14 +24,16 @@ class LevelGrower:
         runner: the draft model.
         expander: gives candidates their children.
         shape: the largest tree.
-        whole: adds all levels at once, where it can; None if nothing can.
+        block_grower: grows all levels in one call where it takes a round; None without one.
     """
 
-    def __init__(self, runner: Runner, expander: Expander, shape: TreeShape, whole: BlockGrower | None = None) -> None:
+    def __init__(
+        self, runner: Runner, expander: Expander, shape: TreeShape, block_grower: BlockGrower | None = None
+    ) -> None:
         self.runner = runner
         self.expander = expander
         self.shape = shape
-        self._whole = whole
+        self._block_grower = block_grower
 
     def expand(self, draft: DraftRound) -> None:
         """Grow every row's tree within the row's limit and the budget."""
@@ -48,8 +50,8 @@ class LevelGrower:
                 if depth:
                     draft.budget.refuse_level(depth, above)
                 return
-            if not depth and self._whole is not None and self._whole.takes(draft):
-                self._whole.expand(draft)
+            if not depth and self._block_grower is not None and self._block_grower.takes(draft):
+                self._block_grower.expand(draft)
                 return
             self._expand(draft, builder, frontiers, depth, cuts)
             draft.rank(nodes)
