@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from draftwood import __version__
 from draftwood.serve.decoding.metrics import CONTENT_TYPE, render
-from draftwood.serve.dialects.dialect import CHATS, Dialect
+from draftwood.serve.dialects.dialect import CHATS, Dialect, Remark
 from draftwood.serve.dialects.messages import Messages, MessagesBody
 from draftwood.serve.dialects.ollama import Ollama, OllamaChatBody, OllamaGenerateBody
 from draftwood.serve.dialects.ollama_model import OllamaModels, PullBody, ShowBody
@@ -164,14 +164,14 @@ class Routes:
             self.traces.keep(shape.id, answer.trace)
         return shape
 
-    async def _checked(self, kind: type[B], data: Mapping[str, Any], left: Sequence[str] = ()) -> tuple[B, list[str]]:
+    async def _checked(self, kind: type[B], data: Mapping[str, Any], left: Sequence[Remark] = ()) -> tuple[B, list[str]]:
         """The fields of a body, and remarks about what is ignored, with those on what was left out before."""
         rule = self._registry.options.unknown_fields
         if left and rule == "refuse":
-            field = left[0].partition(" ")[0]
-            raise bad(f"{left[0].partition(', so it')[0]}: leave it out", param=field, code="unsupported_parameter")
+            field, says, _ = left[0]
+            raise bad(f"{field} {says}: leave it out", param=field, code="unsupported_parameter")
         body, remarks = await asyncio.to_thread(checked, kind, data, rule)
-        return body, [*left, *remarks]
+        return body, [*map(str, left), *remarks]
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from draftwood.core.checks import short_repr
 from draftwood.core.token_texts import TokenTexts
@@ -26,6 +26,20 @@ _EVERYWHERE: Final = {
 }
 
 
+class Remark(NamedTuple):
+    """A remark on what is not honoured: the field, what is said of it, and what was done. Its text joins all three."""
+
+    field: str
+    says: str
+    done: str = ", so it was left out"
+
+    def __str__(self) -> str:
+        return f"{self.field} {self.says}{self.done}"
+
+
+SHORTENING: Final = Remark("context_management", "is for servers that shorten conversations", ", so it was ignored")
+
+
 class Dialect(Shape, ABC):
     """One request in another interface, and its answer. The subclass says what answers and events look like.
 
@@ -43,8 +57,8 @@ class Dialect(Shape, ABC):
 
     others: ClassVar[dict[str, OtherField]]
     """Fields of the interface that this server does not have."""
-    remarks: Sequence[str] = ()
-    """What was left out of the request; each begins with its field."""
+    remarks: Sequence[Remark] = ()
+    """On what was left out of the request."""
     names: ClassVar[Mapping[str, str]] = {}
     """Those of chats that have another name here, by the one in chats."""
 

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, Final, final
 
 from draftwood.core.checks import short_repr
-from draftwood.serve.dialects.dialect import Dialect, form_of, inside, objects, without
+from draftwood.serve.dialects.dialect import SHORTENING, Dialect, Remark, form_of, inside, objects, without
 from draftwood.serve.http.errors import bad, in_anthropic
 from draftwood.serve.http.fields import OtherField, unsupported
 from draftwood.serve.openai.message import called
@@ -61,17 +61,18 @@ class Messages(Dialect):
         if (thread := sent.get("thread")) is not None:  # the library sends the whole conversation after this code
             why = "this server keeps no conversations: send the whole one, without it"
             raise bad(f"thread is {short_repr(thread)}, but {why}", param="thread", code="thread_unsupported_request")
-        left = [*filter(None, map(_left_out, tools)), *(["mcp_servers is"] if sent.get("mcp_servers") else [])]
-        left += [f"messages holds {kind}, which is" for kind in sorted({*chain(*map(_blocks_left_out, turns))})]
-        self.remarks = [f"{what} of Anthropic's servers only, so it was left out" for what in left]
+        left = [("tools", f"holds {tool['type']}, which is") for tool in tools if _is_left_out(tool)]
+        left += [("mcp_servers", "is")] if sent.get("mcp_servers") else []
+        left += [("messages", f"holds {kind}, which is") for kind in sorted({*chain(*map(_blocks_left_out, turns))})]
+        self.remarks = [Remark(field, f"{says} of Anthropic's servers only") for field, says in left]
         if sent.get("context_management") not in (None, {}, {"edits": []}):
-            self.remarks.append("context_management is for servers that shorten conversations, so it was ignored")
+            self.remarks.append(SHORTENING)
         made = {
             "model": body.model,
             "messages": [*system, *(message for turn in turns for message in _turn(turn))],
             "continue_final_message": True if turns and turns[-1].get("role") == "assistant" else None,
             "stop": self._stops,
-            "tools": None if body.tools is None else [_tool(tool) for tool in tools if not _left_out(tool)],
+            "tools": None if body.tools is None else [_tool(tool) for tool in tools if not _is_left_out(tool)],
             "tool_choice": _tool_choice(choice) if choice else None,
             "parallel_tool_calls": False if choice.get("disable_parallel_tool_use") else None,
             "chat_template_kwargs": None if body.thinking is None else _template(body.thinking),
@@ -166,9 +167,9 @@ def _part(part: Json) -> list[Json]:
     return [*({"type": "text", "text": head} for head in heads), *said, {"type": "text", "text": "\n\n"}]
 
 
-def _left_out(tool: Json) -> str | None:
-    """What is said of a tool that only Anthropic's servers and models know; None for one that the client describes."""
-    return f"tools holds {tool['type']}, which is" if _OWN_TOOL.fullmatch(str(tool.get("type"))) else None
+def _is_left_out(tool: Json) -> bool:
+    """Whether only Anthropic's servers and models know a tool, which the client does not describe."""
+    return _OWN_TOOL.fullmatch(str(tool.get("type"))) is not None
 
 
 def _blocks_left_out(turn: Json) -> set[str]:

@@ -9,7 +9,7 @@ from typing import Any, Final, final
 from pydantic_core import from_json
 
 from draftwood.core.checks import short_repr
-from draftwood.serve.dialects.dialect import objects, without
+from draftwood.serve.dialects.dialect import Remark, objects, without
 from draftwood.serve.http.fields import unsupported
 from draftwood.serve.openai.message import called
 from draftwood.serve.openai.reading import Part
@@ -38,12 +38,12 @@ class Tools:
 
     Attributes:
         functions: of the chat.
-        remarks: what was left out, or is not held; each begins with its field.
+        remarks: on what was left out, or is not held.
     """
 
     def __init__(self, given: list[Any]) -> None:
         self.functions: list[Json] = []
-        self.remarks: list[str] = []
+        self.remarks: list[Remark] = []
         self._kinds: dict[str, tuple[str, Json]] = {}  # by function: the kind of a call's item, and what names its tool
         for tool in objects("tools", given):
             self._add(tool)
@@ -61,7 +61,7 @@ class Tools:
         elif kind == "local_shell":
             self._take("local_shell_call", {}, kind, _SHELL)
         elif kind.startswith(_OPENAI):
-            self.remarks.append(f"tools holds {kind}, which is of OpenAI's servers only, so it was left out")
+            self.remarks.append(Remark("tools", f"holds {kind}, which is of OpenAI's servers only"))
         else:
             why = "tools are function, custom, namespace or local_shell, which your program runs: send one of them"
             raise unsupported("tools", tool, why)
@@ -80,7 +80,8 @@ class Tools:
                 text["pattern"] = f"^(?:{definition})$"
             else:
                 name = short_repr(tool.get("name"))
-                self.remarks.append(f"tools holds a grammar of {name}, which is shown to the model only: it holds no call")
+                shown = f"holds a grammar of {name}, which is shown to the model only"
+                self.remarks.append(Remark("tools", shown, ": it holds no call"))
         parameters = {"type": "object", "properties": {"input": text}, "required": ["input"], "additionalProperties": False}
         return {"description": "\n".join(filter(None, says)) or None, "parameters": parameters}
 
@@ -124,7 +125,7 @@ def _input(arguments: str) -> str:
     return str(found.get("input", "")) if isinstance(found, dict) and found.keys() <= {"input"} else arguments
 
 
-def messages(given: str | list[Any], remarks: list[str]) -> Iterator[Json]:
+def messages(given: str | list[Any], remarks: list[Remark]) -> Iterator[Json]:
     """The messages of the chat. What one turn of the assistant said is one message; ``remarks`` takes what is left out."""
     turn: Json = {}
     for item in objects("input", [{"role": "user", "content": given}] if isinstance(given, str) else given):
@@ -143,7 +144,7 @@ def messages(given: str | list[Any], remarks: list[str]) -> Iterator[Json]:
         yield turn
 
 
-def _said(item: Json, remarks: list[str]) -> Json | None:
+def _said(item: Json, remarks: list[Remark]) -> Json | None:
     """An item as a message, or as a part of the assistant's; None for one that is left out."""
     rest, kind = without(item, "type", "id", "status", "phase"), str(item.get("type", "message"))
     id = rest.get("call_id") or item.get("id")
@@ -163,10 +164,10 @@ def _said(item: Json, remarks: list[str]) -> Json | None:
         parts = objects("input", rest.get("content") or rest.get("summary") or [])
         thought = "".join(str(part.get("text") or "") for part in parts)
         if not thought and rest.get("encrypted_content"):
-            remarks.append("input holds an encrypted reasoning, which only its maker can read, so it was left out")
+            remarks.append(Remark("input", "holds an encrypted reasoning, which only its maker can read"))
         return {"role": "assistant", "reasoning_content": thought} if thought else None
     if kind.startswith(_OPENAI):
-        remarks.append(f"input holds {kind}, which is of OpenAI's servers only, so it was left out")
+        remarks.append(Remark("input", f"holds {kind}, which is of OpenAI's servers only"))
         return None
     raise unsupported("input", item, f"this server reads messages, calls and outputs of tools, and reasoning, not {kind}")
 

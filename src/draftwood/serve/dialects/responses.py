@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from time import time
 from typing import Any, ClassVar, Final, Literal, final
 
-from draftwood.serve.dialects.dialect import Dialect, form_of, inside, without
+from draftwood.serve.dialects.dialect import SHORTENING, Dialect, form_of, inside, without
 from draftwood.serve.dialects.response_items import Tools, messages
 from draftwood.serve.http.fields import Length, OtherField, Top
 from draftwood.serve.openai.reading import Part
@@ -61,7 +61,7 @@ class Responses(Dialect):
         self._tools, text = Tools(body.tools or []), body.text or {}
         remarks, self.truncates = self._tools.remarks, body.truncation == "auto"
         if (body.model_extra or {}).get("context_management"):
-            remarks.append("context_management is for servers that shorten conversations, so it was ignored")
+            remarks.append(SHORTENING)
         system = [] if body.instructions is None else [{"role": "system", "content": body.instructions}]
         logprobs = body.top_logprobs is not None or "message.output_text.logprobs" in (body.include or ())
         made = {
