@@ -22,6 +22,7 @@ from draftwood import LoadOptions, Method
 from draftwood.runners.native.runner import NativeRunner
 from draftwood.serve.app import make_app
 from draftwood.serve.decoding.metrics import render
+from draftwood.serve.decoding.scheduler import THREAD
 from draftwood.serve.http.settings import ServeOptions
 from draftwood.serve.registry import Registry
 from draftwood.serve.run import listen, make_server
@@ -140,7 +141,7 @@ def slow(monkeypatch):
     extend, seconds = NativeRunner.extend, {"text": 0.02, "load": 0.0}
 
     def forward(self, *args):
-        sleep(seconds["text" if threading.current_thread().name == "draftwood-decoding" else "load"])
+        sleep(seconds["text" if threading.current_thread().name == THREAD else "load"])
         return extend(self, *args)
 
     monkeypatch.setattr(NativeRunner, "extend", forward)

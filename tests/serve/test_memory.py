@@ -189,7 +189,7 @@ def long_prompts(folder, backend):
     service = make_service(pair, method=Method(method="ar"), no_prefix_cache=True)
     seen = list[int]()
     watch(service, lambda: seen.append(resident()))
-    vars(scheduler)["IDLE_SECONDS"] = 0.2  # in a process of its own
+    pytest.MonkeyPatch().setattr(scheduler, "IDLE_SECONDS", 0.2)  # in a process of its own
     with serving(service) as client:
         for prompt in ([270], [270] * 640):  # the first text takes what stays
             before = resident()

@@ -21,6 +21,7 @@ from draftwood.serve.http.errors import RETRY_SECONDS, ApiError, refused, unavai
 
 T = TypeVar("T")
 State: TypeAlias = Literal["ready", "draining", "stopped"]
+THREAD: Final = "draftwood-decoding"
 IDLE_SECONDS: Final = 1.0
 """After so long without a text, freed memory is given back. That takes 20 to 90 ms for the bundled pair, and its first text
 after it takes memory anew, so a pause between two texts of one client does not pay for it."""
@@ -49,7 +50,7 @@ class Scheduler:
         self.state: State = "ready"
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._stopping = False
-        self._thread = Thread(target=self._run, name="draftwood-decoding", daemon=True)
+        self._thread = Thread(target=self._run, name=THREAD, daemon=True)
         self._threads = torch.get_num_threads()  # a new thread may find the number of another model's present round
         self._metrics = metrics
         metrics.watch(
