@@ -306,7 +306,7 @@ def test_speed_tells_of_earlier_texts_of_ones_own_key_and_of_others_only_on_requ
 
 
 def test_a_history_of_no_texts_is_refused(own):
-    with pytest.raises(ConfigError, match=r"--history and --no-prefix-cache exclude each other"):
+    with pytest.raises(ConfigError, match=r"--history keeps texts .* --no-prefix-cache keeps none: leave one of them out"):
         make_service(own, history="key", no_prefix_cache=True)
 
 

@@ -115,10 +115,14 @@ class ServeOptions:
                 )
         if "*" in self.cors_origin and self.api_key_file is not None:
             raise ConfigError("cors_origin is *, but there are keys, which any page could then try: name the origins")
-        for one, other in (("history", "no-prefix-cache"), ("cache-dir", "no-prefix-cache"), ("api-key-file", "no-key")):
+        for one, other, why in (
+            ("history", "no-prefix-cache", "--history keeps texts that have ended, and --no-prefix-cache keeps none"),
+            ("cache-dir", "no-prefix-cache", ""),
+            ("api-key-file", "no-key", ""),
+        ):
             wanted, without = (getattr(self, name.replace("-", "_")) for name in (one, other))
             if wanted not in (None, "none") and without:
-                raise ConfigError(f"--{one} and --{other} exclude each other: give one of them")
+                raise ConfigError(f"{why or f'--{one} and --{other} exclude each other'}: leave one of them out")
         if not is_loopback(self.host) and self.api_key_file is None and not self.no_key:
             raise ConfigError(
                 f"host {self.host} can be reached from other machines, and there is no key: give --api-key-file FILE, or "
