@@ -145,6 +145,7 @@ def test_an_unknown_argument_is_named_with_those_that_exist(public):
     (Pair.generate, "verifer", "did you mean verifier? give method=Method(verifier=...)"),
     (Pair.generate, "do_sample", "give temperature=0 for the most likely text, and a higher temperature to sample"),
     (Pair.generate, "backend", "it is a setting of LoadOptions"),
+    (Sampling, "logits_processor", "give processors"),
     (Sampling, "max_new_tokens", "it is a setting of Limits"),
     (Method, "verifer", "did you mean verifier?"),
     (draftwood.load, "backend", "give options=LoadOptions(backend=...)"),

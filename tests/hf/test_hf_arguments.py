@@ -38,7 +38,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(settings, message):
 
 
 def test_a_recipe_that_was_not_called_says_so():
-    with pytest.raises(ConfigError, match=r"generate takes custom_generate=recipe\(draft_model\)"):
+    with pytest.raises(ConfigError, match=r"generate of transformers give custom_generate=recipe\(draft_model\), not"):
         ours(target(), recipe)
 
 

@@ -27,6 +27,7 @@ _ALIASES: Final = {
     **dict.fromkeys(("served_model_name", "alias"), "name"),
     **dict.fromkeys(("num_assistant_tokens", "num_speculative_tokens"), "nodes"),
     "temp": "temperature",
+    "logits_processor": "processors",
     "torch_dtype": "dtype",
     "eos_token_id": "stop_token_ids",
     "api_key": "api_key_file",
@@ -45,7 +46,8 @@ _OTHER_ADVICE: Final = {
     "load_in_4bit": 'give options=LoadOptions(weights="int4")',
     "load_in_8bit": 'give options=LoadOptions(weights="int8")',
     "token": "the environment variable HF_TOKEN holds the one of the hub",
-    "logits_processor": "give sampling=Sampling(processors=...); generate takes custom_generate=recipe(draft_model)",
+    "logits_processor": "give sampling=Sampling(processors=...); in generate of transformers "
+    "give custom_generate=recipe(draft_model), not recipe itself",
     "cache_dir": "the environment variable HF_HOME names the folder of the hub's files",
 }
 _SETTINGS: Final[dict[str, tuple[str, list[str]]]] = {}
@@ -102,10 +104,10 @@ def known_fields(argument: str) -> Callable[[type[T]], type[T]]:
 
 def advice(name: str, names: Sequence[str]) -> str | None:
     """What to give in place of a setting that is none of ``names``; None if nothing like it is known."""
-    if name in _OTHER_ADVICE:
-        return _OTHER_ADVICE[name]
     if (meant := alias(name, names)) is not None:
         return f"give {meant}"
+    if name in _OTHER_ADVICE:
+        return _OTHER_ADVICE[name]
     if (found := _owner(_ALIASES.get(name, name), names)) is not None:
         return found
     settings = [one for argument, (_, own) in _SETTINGS.items() if argument in names for one in own]
