@@ -53,7 +53,7 @@ _LEARNT: WeakKeyDictionary[Any, WeakKeyDictionary[Any, dict[tuple[Method, bool],
 
 @final
 class Recipe:
-    """A ``custom_generate`` for ``transformers``, for any number of calls and models.
+    """A ``custom_generate`` for ``transformers``, for any number of calls and models. Also named ``recipe``.
 
     The estimates of a drafter are kept for the next ``generate`` with the same models, under any recipe.
 
@@ -194,7 +194,7 @@ class Recipe:
 
 
 recipe = Recipe
-"""What users call."""
+"""The name of :class:`Recipe` in ``custom_generate=recipe(draft_model)``."""
 
 
 def _silent(*_: Any) -> None:
