@@ -59,7 +59,7 @@ class Routes:
         return Described(path, answer, summary, kind)
 
     def ollama(self, path: str, kind: type[OllamaChatBody] | type[OllamaGenerateBody], summary: str) -> Described:
-        """The same for Ollama: requests may only load a model or let it go, and prompts need no chat template."""
+        """The same for Ollama: a request may also just load or unload a model, and prompts need no chat template."""
 
         async def answer(request: Request) -> Response:
             body, began = await read(request, kind), perf_counter_ns()
@@ -132,7 +132,7 @@ class Routes:
         return HTMLResponse(html, headers={"Content-Security-Policy": DOCS_POLICY, "X-Content-Type-Options": "nosniff"})
 
     async def _service(self, request: Request, body: RouteBody, keep: float | None = None) -> Service:
-        """What serves the model of a request, at least until its answer has ended, and for so many seconds more.
+        """What serves the model of a request, at least until its answer has ended, and for ``keep`` seconds after it.
 
         A request takes it once: a second time it would wait for a model that is to go, which waits for the request.
         """

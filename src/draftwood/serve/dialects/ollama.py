@@ -192,8 +192,8 @@ def as_time(time: datetime) -> str:
 
 
 def _options(options: Json | None) -> Json:
-    """Options as fields of a chat. Any negative number of tokens, as -2, fills the context. A
-    penalty of repetitions counts the last 64 tokens there, but with -1 all, as here."""
+    """Options as fields of a chat. A negative number of tokens fills the context. Ollama's repeat penalty counts the last
+    64 tokens; with ``repeat_last_n`` -1 it counts all, as here."""
     made = {name: value for name, value in (options or {}).items() if name not in _MACHINE}
     if (most := made.pop("num_predict", None)) is not None:
         made["max_tokens"] = NO_LIMIT if isinstance(most, int | float) and most < 0 else most
