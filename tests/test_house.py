@@ -53,13 +53,13 @@ BUDGETS = {
     "verify": 638, "loading": 3914, "trace": 2745, "engine": 3454, "hf": 333, "train": 1648, "exactness": 1428, "tune": 363,
     "serve": 6690, "ray": 678, "cli": 3640,
 }  # fmt: skip
-NATIVE = 5_240
+NATIVE = 5_230
 """Lines of C++ of the native engine, at most."""
-TESTS = 34_450
+TESTS = 34_410
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 6_723
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
-ALL_TEXT = 93_990
+ALL_TEXT = 93_750
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

@@ -43,6 +43,7 @@ RIGHT: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
         ],
     }),
     ("/v1/responses", {"max_output_tokens": 2, "input": "Hi", "text": {"format": {"type": "json_object"}}}),
+    ("/v1/responses/input_tokens", {"input": [_ASKED], "instructions": "Be kind."}),
     ("/v1/messages", {
         **_SHORT, "system": [{"type": "text", "text": "Be kind."}], "stop_sequences": ["x"], "stream": True,
         "tools": [{"name": "weather", "description": "Says it.", "input_schema": _SCHEMA}], "tool_choice": {"type": "auto"},

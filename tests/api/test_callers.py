@@ -234,7 +234,7 @@ def test_a_seed_may_be_a_number_of_numpy(pair):
     assert pair.generate("the fox", seed=np.int64(3), limits=SHORT).seed == 3
 
 
-def test_a_draft_text_is_drafted_from_where_tune_chose_no_drafts(pair, monkeypatch):
+def test_a_draft_text_is_drafted_from_where_tune_chose_no_drafts(pair, monkeypatch, always_drafts):
     monkeypatch.setattr(pair, "known", Known(choices={1.0: Method(method="ar")}))
     assert [pair.method().method, pair.method(draft_text="the fox").method] == ["ar", "adaptive"]
     assert pair.generate("the fox", draft_text="the fox ran", seed=1, limits=SHORT).stats.drafted

@@ -67,9 +67,12 @@ class Walk:
         scores, worst = torch.cat(parts, dim=1), 0.0
         for row, (row_tokens, parents) in enumerate(trees if check else []):
             for node in range(nodes):
-                tokens = [row_tokens[n] for n in path(node, parents)]
-                worst = max(worst, difference(scores[row, node], self.scores_of(self.texts[row] + tokens)))
+                wanted = self._wanted(row, [row_tokens[n] for n in path(node, parents)])
+                worst = max(worst, difference(scores[row, node], wanted))
         return worst
+
+    def _wanted(self, row, path):
+        return self.scores_of(self.texts[row] + path)
 
     def _logits(self, tokens, depths, ancestors):
         return self.runner.extend(tokens, depths, ancestors).logits

@@ -14,7 +14,7 @@ typedef std::chrono::steady_clock Clock;
 struct RowTree {
     TreeCandidate* all;
     int64_t& count;
-    double cut = -INFINITY;         // what a candidate must have to be among the best
+    double cut;                     // what a candidate must have to be among the best
     std::vector<int64_t> frontier;  // candidates that are expanded next
 
     double off_guess(int64_t i) const { return exp(all[i].log_prob) * (1 - all[i].guess); }
@@ -76,7 +76,7 @@ class Growing {
         if (g_.rows < 1 || g_.nodes < 1 || g_.width < 1 || g_.count < 1 || g_.depths > g_.block)
             throw std::invalid_argument("a tree without rows, nodes or children, or deeper than its block");
         for (int r = 0; r < g_.rows; r++) {
-            trees_.push_back({g_.candidates + (size_t)r * g_.most, g_.counts[r]});
+            trees_.push_back({g_.candidates + (size_t)r * g_.most, g_.counts[r], -INFINITY, {}});
             if (g_.counts[r] < 1 || g_.counts[r] + (long)g_.depths * g_.width * g_.count > g_.most)
                 throw std::invalid_argument("too little memory for the candidates of a row");
             if (g_.limits[r] > 0) trees_[r].frontier = {0};
