@@ -30,10 +30,10 @@ SAMPLINGS = {
 
 
 class Recorded(Budget):
-    """A budget of given gains and prices, and what it was told."""
+    """A budget of given gains and prices that records its levels."""
 
     def __init__(self, gain, price):
-        self.told, self._gain, self._price = [], gain, price
+        self.records, self._gain, self._price = [], gain, price
 
     def gain(self, depth):
         return self._gain**depth
@@ -42,18 +42,18 @@ class Recorded(Budget):
         return self._price * nodes
 
     def refuse_level(self, depth, above):
-        self.told.append((depth, above))
+        self.records.append((depth, above))
 
     def end_level(self, depth, above, values, nodes, seconds):
         assert seconds is None or 0.0 < seconds < 10.0
-        self.told.append((depth, above, *values, nodes))
+        self.records.append((depth, above, *values, nodes))
 
 
 class Fickle(Budget):
     """Decisions that differ from round to round."""
 
     def __init__(self, seed):
-        self.told, self._random = [], random.Random(seed)
+        self.records, self._random = [], random.Random(seed)
 
     def drafts(self, above):
         return self._random.random() < 0.8
@@ -95,7 +95,7 @@ def written(kind, samplings, budget, monkeypatch, *, takes=None, stops=(), metho
                     if tree.ranking is not None:
                         drawn = [row for row, count in enumerate(tree.drafted) if count]
                         drafts.append(tree.ranking().dense()[drawn, 0])  # of roots: others may have no children
-        return trees, drafts, budget.told, controllers.acceptance.weights
+        return trees, drafts, budget.records, controllers.acceptance.weights
 
 
 @pytest.mark.parametrize("kind", ["hidden", "dflash"])
@@ -106,11 +106,11 @@ def test_trees_are_those_that_are_grown_level_by_level(kind, samplings, gain, pr
         written(kind, SAMPLINGS[samplings], Recorded(gain, price), monkeypatch, takes=takes, stops=(7, 9))
         for takes in (None, lambda *_: False)
     ]
-    (trees, drafts, told, weights), (by_level, of_levels, to_budget, learnt) = grown
+    (trees, drafts, records, weights), (by_level, of_levels, to_budget, learnt) = grown
     assert trees == by_level
     assert any(len(tree[2][0]) > 3 for tree in trees)
-    assert [len(one) for one in told] == [len(one) for one in to_budget]
-    assert all(one == pytest.approx(other, rel=1e-5) for one, other in zip(told, to_budget, strict=True))
+    assert [len(one) for one in records] == [len(one) for one in to_budget]
+    assert all(one == pytest.approx(other, rel=1e-5) for one, other in zip(records, to_budget, strict=True))
     assert weights == pytest.approx(learnt, rel=1e-4)
     assert len(drafts) == len(of_levels) > 3
     pairs = [[part.exp().nan_to_num(2.0) for part in pair] for pair in zip(drafts, of_levels, strict=True)]  # NaN: not ready

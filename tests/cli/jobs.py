@@ -39,12 +39,12 @@ class Job:
         return result.stderr
 
     def stopped(self, count, *more):
-        """What it says where Ctrl-C comes after so many finished texts."""
+        """What it says where Ctrl-C comes after ``count`` finished texts."""
         with stopping(count):
             return self.fails(*more, code=130)
 
     def keep(self, count):
-        """Leave so many answers, as a killed run does."""
+        """Leave ``count`` answers, as a killed run does."""
         self.out.write_bytes(b"".join(self.out.read_bytes().splitlines(keepends=True)[:count]))
 
     @property
@@ -59,7 +59,7 @@ class Job:
 
 @contextmanager
 def stopping(count):
-    """Ctrl-C comes after so many finished texts."""
+    """Ctrl-C comes after ``count`` finished texts."""
     real = Decoder.results
 
     def results(*args, **named):

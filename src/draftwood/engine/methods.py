@@ -149,7 +149,7 @@ def _adaptive(args: BuildArgs) -> BestFirstDrafter:
 def _grower(args: BuildArgs, expander: GumbelExpander, shape: TreeShape) -> LevelGrower:
     """A grower, which adds all levels in one call where one pass of the draft model is enough for them."""
     runner: Any = args.runner
-    if not args.runner.kind.scores_depths:
+    if not runner.kind.scores_depths:
         return LevelGrower(runner, expander, shape)
     shape = shape._replace(depth=min(shape.depth, runner.block))
     from draftwood.draft.adaptive.block_grower import BlockGrower

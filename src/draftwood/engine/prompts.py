@@ -58,7 +58,7 @@ class Prompts:
         self._target = target = pipeline.target
         self._keeper = target if isinstance(target, KeepsTexts) else None
         self._drafting = drafting
-        # Prompt tokens of a step: without rows that write (unlimited if no request can arrive meanwhile), and with them.
+        # Prompt tokens of a step: without rows that write (unlimited if no request can arrive), and with them.
         self._most = ALONE if drafting.tolerant else math.inf, CHUNK
         self._prefixes = prefixes
         self._part: _Part | None = None

@@ -246,7 +246,7 @@ def possible_anchors(example: Example) -> Tensor:
 
 
 def chosen_anchors(example: Example, count: int, rng: np.random.Generator) -> Tensor:
-    """``count`` anchors at random, without repetition if there are so many."""
+    """``count`` anchors at random, without repetition if there are enough."""
     possible = possible_anchors(example)
     if not len(possible):
         return torch.ones(count, dtype=torch.long)
