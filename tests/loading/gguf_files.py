@@ -27,6 +27,10 @@ def tensors(model, arch="llama"):
     found = {name: weight.detach().float().numpy() for name, weight in named(as_converted, arch)}
     for name in [name for name in found if "_exps." in name and getattr(model.config, "written_apart", False)]:
         found |= {name.replace("_exps", f".{number}"): one for number, one in enumerate(found.pop(name))}
+    if getattr(model.config, "written_fused", False):
+        for name in [name for name in found if ".attn_q." in name]:
+            parts = [found.pop(name.replace("attn_q", f"attn_{part}")) for part in "qkv"]
+            found[name.replace("attn_q", "attn_qkv")] = np.concatenate(parts)
     return found
 
 

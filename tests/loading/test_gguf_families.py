@@ -65,10 +65,10 @@ MAMBA = {
     **FACTORS, "layer_types": ["linear_attention", KINDS["F"], "linear_attention"], "num_hidden_layers": 3,
     "mamba_n_heads": 4, "mamba_d_state": 32, "mamba_n_groups": 2, "shared_intermediate_size": 64,
 }  # fmt: skip
-MAMBA_SAID = {
-    **FACTORS_SAID, "attention.head_count_kv": [0, 2, 0], "ssm.conv_kernel": 4, "ssm.state_size": 32,
-    "ssm.group_count": 2, "ssm.time_step_rank": 4, "ssm.inner_size": 128,
+SSM_SAID = {
+    "ssm.conv_kernel": 4, "ssm.state_size": 32, "ssm.group_count": 2, "ssm.time_step_rank": 4, "ssm.inner_size": 128,
 }  # fmt: skip
+MAMBA_SAID = {**FACTORS_SAID, **SSM_SAID, "attention.head_count_kv": [0, 2, 0]}
 CASES = {
     "llama": ("llama", {}, {}),
     "llama, untied": ("llama", {"tie_word_embeddings": False, "num_key_value_heads": 1}, {}),
@@ -104,13 +104,17 @@ CASES = {
     "smollm3": ("smollm3", {"no_rope_layers": [1, 1, 1, 0, 1], "num_hidden_layers": 5}, {}),
     "granite": ("granite", FACTORS, FACTORS_SAID),
     "granite, plain": ("granite", {"attention_multiplier": 0.25, "logits_scaling": 0.6}, {"logit_scale": 0.6}),
+    "granite, of Granite 4": ("granite", FACTORS, {
+        **FACTORS_SAID, **SSM_SAID, "attention.head_count_kv": [2, 2], "expert_count": 0, "expert_used_count": 0,
+        "expert_shared_feed_forward_length": 96, "rope.scaling.finetuned": True}),
+    "llama, fused": ("llama", {"attention_bias": True, "written_fused": True}, {}),
     "granitemoe": ("granitemoe", {
         **FACTORS, "num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 32}, {
         **FACTORS_SAID, "expert_count": 6, "expert_used_count": 2}),
     "granitemoe, shared": ("granitemoehybrid", {
         **FACTORS, "num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 32, "mamba_n_heads": 4,
         "shared_intermediate_size": 64, "layer_types": [KINDS["F"]] * 2, "position_embedding_type": "rope"}, {
-        **FACTORS_SAID, **COUNTS, "expert_shared_feed_forward_length": 64, "rope.scaling.finetuned": True}),
+        **FACTORS_SAID, **COUNTS, **SSM_SAID, "expert_shared_feed_forward_length": 64, "rope.scaling.finetuned": True}),
     "granitehybrid": ("granitemoehybrid", {**MAMBA, "num_local_experts": 0}, {
         **MAMBA_SAID, "rope.scaling.finetuned": False, "feed_forward_length": 64}),
     "granitehybrid, experts": ("granitemoehybrid", {

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from draftwood.loading.causal import stored_folder
 from draftwood.runners.native.facts import shapes_of
+from draftwood.runners.native.families import FAMILIES
 from draftwood.runners.native.family import HEAD
 from draftwood.runners.native.refusals import why_not_config
 from draftwood.runners.native.rotary import Rotary
@@ -149,14 +150,14 @@ def test_generate_has_the_generation_config_that_was_set_last():
         assert found.generate(torch.tensor([TEXT[:4]])).shape == (1, 4 + length)
 
 
-@pytest.mark.parametrize("kind", ["mistral", "ministral3"])
+@pytest.mark.parametrize("kind", ["mistral", "ministral3", "gemma3_text"])
 def test_the_text_of_a_model_of_text_and_pictures_is_read(tmp_path, kind):
-    model = tiny(kind, 1, dtype=torch.float32, **NATIVE[kind])
+    model = tiny(kind, 1, dtype=torch.float32, **{**NATIVE[kind], "tie_word_embeddings": False})
     model.save_pretrained(tmp_path)
     own = load_file(tmp_path / "model.safetensors")
     pictures = {"vision_tower.a": torch.ones(1), "multi_modal_projector.b": torch.ones(1)}
-    text = json.loads((tmp_path / "config.json").read_text())
-    whole = {"model_type": "mistral3", "text_config": text, "architectures": ["Mistral3ForConditionalGeneration"]}
+    text = model.config.to_diff_dict() if kind == "gemma3_text" else json.loads((tmp_path / "config.json").read_text())
+    whole = {"model_type": FAMILIES[kind].whole, "text_config": text, "architectures": ["Mistral3ForConditionalGeneration"]}
     (tmp_path / "config.json").write_text(json.dumps({**whole, "tie_word_embeddings": False}))
     old = {f"language_model.{name}": weight for name, weight in own.items()}
     new = {name.replace("model.", "model.language_model.", 1): weight for name, weight in own.items()}

@@ -92,7 +92,7 @@ def _config(header: Header, kind: str, sizes: Mapping[str, tuple[int, ...]]) -> 
     for part, setting in own.biases.items():
         if setting:
             held = next(stem for module, stem in names.items() if module.startswith(part))
-            found[setting] = f"blk.0.{held}.bias" in sizes
+            found[setting] = any(f"blk.0.{one}.bias" in sizes for one in (held, held.replace("attn_q", "attn_qkv")))
     for settings in (_said, _windows, _rotary, _states, *((_varied,) if own.varied else ())):
         found |= settings(keys, own, gguf, found)
     keys.check_scaling(rotary_settings(PlainConfig(**found)))
@@ -180,6 +180,8 @@ def _rotary(keys: Keys, own: Family, gguf: Gguf, config: Mapping[str, Any]) -> d
 
 def _states(keys: Keys, own: Family, gguf: Gguf, config: Mapping[str, Any]) -> dict[str, Any]:
     """Layers with running states: which they are, and their sizes."""
+    if without := not own.states or bool(gguf.hybrid and keys.header.architecture == gguf.architecture):
+        keys.leave("ssm.")  # which files of Granite 4 have without such layers too
     if not own.states:
         return {}
     layers, (kind, layer) = config["num_hidden_layers"], [*own.states.items()][-1]
@@ -196,7 +198,7 @@ def _states(keys: Keys, own: Family, gguf: Gguf, config: Mapping[str, Any]) -> d
             raise keys.refused(SHARED)
         recurrent = [not one for one in each]
     found: dict[str, Any] = {"layer_types": [kind if one else FULL for one in recurrent]}
-    if keys.header.architecture == gguf.architecture and gguf.hybrid:  # of models that have none
+    if without:
         return found
     sizes = {"taps_of_convolution": keys.count(layer.taps)}
     if "value_size" in layer.facts:

@@ -112,6 +112,10 @@ class Keys:
         if said is not None and not any(same):
             raise self.refused(said)
 
+    def leave(self, prefix: str) -> None:
+        """Take keys that begin so as read: they describe what the model does not have."""
+        self._read |= {name for name in self._values if name.startswith(prefix)}
+
     def end(self, computed: Mapping[str, Any]) -> None:
         """Raise a ModelError for a key that was not read, unless it does nothing, or says what is computed."""
         for name, said in self._values.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from math import prod
 from typing import Any, Final
 
@@ -36,7 +37,8 @@ _WHOLE: Final = {
 _LLAMA3: Final = {
     "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
 }  # fmt: skip
-_TURNED = ("attn_q", "attn_k")
+_QKV: Final = ("attn_q", "attn_k", "attn_v")
+_TURNED: Final = _QKV[:2]
 
 
 def _scale_rotary(header: Header, config: Any, tensor: TensorInfo) -> None:
@@ -78,8 +80,9 @@ def stored_file(header: Header, dtype: torch.dtype) -> StoredModel:
     if own.ungated and not is_sparse(config, 0):  # the network of all tokens is the only one
         names = {module: stem.removesuffix("_shexp") for module, stem in names.items()}
     whole = (lambda name: False) if own.alternating else (lambda name: _name(name, names) in tensors)
-    for name, shape in shapes_among(config, whole).items():
-        held = _name(name, names)
+    shapes = {name: (_name(name, names), shape) for name, shape in shapes_among(config, whole).items()}
+    _split_fused(tensors, dict(shapes.values()))
+    for name, (held, shape) in shapes.items():
         if name == HEAD and held not in tensors:
             continue
         turned = gguf.turned and names.get(_split(name)[1]) in _TURNED
@@ -112,6 +115,19 @@ def _check_whole(header: Header) -> None:
         raise ModelError(
             f"{header} is one of {parts} parts of a model: join them with 'llama-gguf-split --merge', and give the result"
         )
+
+
+def _split_fused(tensors: dict[str, TensorInfo], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Split tensors of queries, keys and values together, as ``--fuse-qkv`` of llama.cpp's converter writes them."""
+    for name in [name for name in tensors if ".attn_qkv." in name and name not in shapes]:
+        parts, tensor = [name.replace("attn_qkv", part) for part in _QKV], tensors[name]
+        rows, (block, size) = [shapes.get(part, (0,))[0] for part in parts], BLOCKS[tensor.kind]
+        if sum(rows) == tensor.sizes[-1]:
+            del tensors[name]
+            each = tensor.elements // sum(rows) * size // block
+            for part, first, count in zip(parts, accumulate([0, *rows]), rows, strict=False):
+                sizes, offset = (*tensor.sizes[:-1], count), tensor.offset + first * each
+                tensors[part] = tensor._replace(name=part, sizes=sizes, offset=offset)
 
 
 def _taken(header: Header, tensors: dict[str, TensorInfo], held: str, shape: tuple[int, ...], head: int) -> Weight:

@@ -210,6 +210,7 @@ FAMILIES: Final = {
             "gemma3", fixed=_TANH, settings={name: (name, None) for name in _LOGIT_CAP.values()},
             period=6, wide=62, apart=True,
         ),
+        whole="gemma3", others=_MISTRAL.others,
     ),
     "gemma4_text": _GEMMA4,
     "gemma4_unified_text": _GEMMA4._replace(
