@@ -100,14 +100,6 @@ ASKED = [
 ]
 
 
-def test_limits_are_those_of_generate(translation):
-    translator = opened(translation, "other")
-    assert translator.limits == Limits(max_new_tokens=39)
-    for count in (1, 3):
-        text = [*translator.prompt, *translator.translate(SOURCES[0], limits=Limits(max_new_tokens=count)).token_ids]
-        assert text == generated(translator, SOURCES[0], max_new_tokens=count)
-
-
 @pytest.fixture(scope="module")
 def fresh(translation):
     """A translator whose generation config asks for more."""

@@ -183,21 +183,6 @@ UNLIKE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("certain", [True, False])
-@pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 5], [5, 1], [2, 0, 1]])
-def test_rows_with_unlike_settings_have_the_distributions_that_they_have_alone(rows, certain):
-    logits, texts = scores_of(rows=6, nodes=2), [[r, r + 1] for r in range(6)]
-    paths = [[[], [r]] for r in range(6)]
-    alone = [
-        sampler_of(UNLIKE[r], [texts[r]], VOCAB).target(logits[[r]], lambda r=r: [paths[r]], certain=certain).settled.dense()
-        for r in rows
-    ]
-    sampler = sampler_of([UNLIKE[r] for r in rows], [texts[r] for r in rows], VOCAB)
-    found = sampler.target(logits[rows], lambda: [paths[r] for r in rows], certain=certain).settled.dense()
-    assert torch.equal(found, torch.cat(alone))
-    assert (found[:, 0].exp().amax(-1) == 1).tolist() == [UNLIKE[r].greedy and certain for r in rows]
-
-
 def test_drafts_of_rows_with_unlike_settings():
     logits, texts = scores_of(rows=6, nodes=2), [[r, r + 1] for r in range(6)]
     sampler, own = sampler_of(UNLIKE, texts, VOCAB), [[[], [3]]]
