@@ -57,16 +57,29 @@ def test_a_file_that_may_not_grow_is_named_and_not_left_half_written(tmp_path, e
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
-@pytest.mark.parametrize(("options", "unbuffered"), [(["--input", "prompts.jsonl"], ""), (["the fox"], "1")])
+@pytest.mark.parametrize(("options", "unbuffered"), [(["--input", "prompts.jsonl"], ""), (["the fox"], "1"), (["info"], "")])
 def test_a_full_standard_output_is_named(pair, prompts, environment, options, unbuffered):
+    words = options if "info" in options else ["generate", *pair, *SHORT, *options]
     with open("/dev/full", "wb") as out:
         done = subprocess.run(
-            [sys.executable, "-m", "draftwood", "generate", *pair, *SHORT, *options],
+            [sys.executable, "-m", "draftwood", *words],
             cwd=prompts.parent, stdout=out, stderr=subprocess.PIPE, text=True, check=False,
             env={**environment, "PYTHONUNBUFFERED": unbuffered},
         )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert done.stderr == "Error: standard output: No space left on device\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no such shell")
+@pytest.mark.parametrize("options", [["the fox"], ["the fox", "--json"], ["--input", "prompts.jsonl"]])
+def test_a_standard_output_that_is_closed_is_named(pair, prompts, environment, options):
+    words = [sys.executable, "-m", "draftwood", "generate", *pair, *SHORT, *options]
+    done = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *words], cwd=prompts.parent, stderr=subprocess.PIPE, text=True, check=False,
+        env=environment,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("Error: standard output is closed")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")

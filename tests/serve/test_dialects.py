@@ -382,6 +382,19 @@ def test_paths_may_have_more_slashes(client):
     assert client.post("/v1//chat/completions/", json=chat()).json()["choices"] == answer(client, chat())["choices"]
 
 
+@pytest.mark.parametrize(("path", "name", "given"), [
+    (RESPONSES, "reasoning.effort", {"reasoning": {"effort": "low"}}),
+    (MESSAGES_ROUTE, "output_config.effort", {"output_config": {"effort": "low"}, "max_tokens": 4}),
+    (OLLAMA, "think", {"think": "low"}),
+])  # fmt: skip
+def test_an_effort_that_is_refused_has_the_name_of_its_interface(client, path, name, given):
+    response = client.post(path, json={**request(path), **given, "chat_template_kwargs": {"reasoning_effort": "high"}})
+    error = response.json()["error"]
+    said = error if isinstance(error, str) else error["message"]
+    assert (response.status_code, said.startswith(f"{name} is 'low'")) == (400, True), said
+    assert path != RESPONSES or error["param"] == name
+
+
 @pytest.mark.parametrize(("method", "path", "said"), [
     ("POST", "/chat/completions", "but there is /v1/chat/completions: change the client's base URL"),
     ("POST", "/completions", "but there is /v1/completions:"),

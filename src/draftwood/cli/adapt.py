@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import click
 
+from draftwood.cli.console import write_line
 from draftwood.cli.options import dataclass_options, pick
 from draftwood.core.errors import ConfigError
 from draftwood.loading.names import adapted_drafter, bundled_drafter, locate
@@ -67,17 +68,17 @@ def command(remove: bool, with_input: bool, **options: Any) -> None:
 
     if remove:
         found = adapt.remove(config.target)
-        click.echo("It is removed: the drafter of this package is used." if found else "There was nothing to remove.")
+        write_line("It is removed: the drafter of this package is used." if found else "There was nothing to remove.")
         return
     quiet_loading()
     with _ended_in_order(with_input):
         result = adapt.adapt(config)
     for name, (before, after) in (("your texts", result.texts), ("chats of the model", result.chats)):
-        click.echo(f"Tokens of a pass on held-out {name}: {before:.3f} before, {after:.3f} now.")
+        write_line(f"Tokens of a pass on held-out {name}: {before:.3f} before, {after:.3f} now.")
     if result.folder is None:
-        click.echo("That is not better by 2 %, or loses more than 0.03 on chats: nothing was changed.")
+        write_line("That is not better by 2 %, or loses more than 0.03 on chats: nothing was changed.")
     else:
-        click.echo(f"The drafter is in {result.folder}, and is used from now on; --remove takes it back.")
+        write_line(f"The drafter is in {result.folder}, and is used from now on; --remove takes it back.")
 
 
 def is_new(target: str | None, draft: str | None, texts: Path, say: Callable[[str], object]) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import click
 
+from draftwood.cli.console import write_line
 from draftwood.cli.options import Changes, dataclass_options, pick
 from draftwood.cli.progress import shares
 from draftwood.cli.settings import Models, check_fit, load_fixed
@@ -61,7 +62,7 @@ def command(**options: Any) -> None:
     models, loading = pick(Models, options), pick(LoadOptions, options)
     report, facts = _check(config, models, loading, pick(Method, options), pick(Sampling, options))
     text = f"{facts['method']} by {facts['engine']}: {report.summary()}"
-    click.echo(json.dumps(asdict(report) | facts) if config.json else text)
+    write_line(json.dumps(asdict(report) | facts) if config.json else text)
     if not report.exact:
         raise click.exceptions.Exit(1)
 

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+import click
+
 from draftwood.core.checks import is_unicode
 from draftwood.core.errors import ConfigError, named
 
@@ -38,9 +40,21 @@ def text_of(what: str, given: str) -> str:
     return text
 
 
+def check_standard_output() -> None:
+    """Raise a ConfigError if standard output is closed."""
+    if sys.stdout is None:
+        raise ConfigError("standard output is closed, so nothing can be written to it: send it to a file or a pipe")
+
+
 @contextmanager
 def standard_output() -> Iterator[None]:
-    """Write to standard output. After a failure its buffer is dropped, unless its reader has gone, which ends a command."""
+    """Write to standard output. After a failure its buffer is dropped, unless its reader has gone, which ends a command.
+
+    Raises:
+        ConfigError: standard output is closed.
+        OSError: from a full disk and the like; it names standard output.
+    """
+    check_standard_output()
     try:
         with named("standard output"):
             yield
@@ -49,6 +63,12 @@ def standard_output() -> Iterator[None]:
     except OSError:
         drop_output()
         raise
+
+
+def write_line(text: str) -> None:
+    """Write a text and a line break; see :func:`standard_output`."""
+    with standard_output():
+        click.echo(text)
 
 
 def output_is_closed() -> bool:

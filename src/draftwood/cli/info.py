@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from draftwood.cli.console import write_line
+
 
 @click.command(name="info")
 @click.option("--json", "as_json", is_flag=True, help="print one JSON object and nothing else")
@@ -17,7 +19,7 @@ def command(as_json: bool) -> None:
     from draftwood.cli.facts import gather
 
     facts = gather()
-    click.echo(json.dumps(facts, ensure_ascii=False) if as_json else "\n".join(outline(facts)))
+    write_line(json.dumps(facts, ensure_ascii=False) if as_json else "\n".join(outline(facts)))
 
 
 def outline(facts: Mapping[str, Any], indent: str = "") -> Iterator[str]:

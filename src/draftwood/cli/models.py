@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from draftwood.cli.console import write_line
 from draftwood.cli.info import outline
 
 _FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "tokenizer*")
@@ -22,7 +23,7 @@ def command(as_json: bool) -> None:
     Names of the hub ('hf cache ls' lists downloaded ones), folders and GGUF files can be given as --target and --draft too.
     """
     found = gather()
-    click.echo(json.dumps(found, ensure_ascii=False, default=str) if as_json else "\n".join(outline(found)))
+    write_line(json.dumps(found, ensure_ascii=False, default=str) if as_json else "\n".join(outline(found)))
 
 
 def gather() -> dict[str, Any]:
@@ -71,4 +72,4 @@ def pull(name: str) -> None:
             from huggingface_hub import snapshot_download
 
             found = snapshot_download(str(found), allow_patterns=list(_FILES))
-    click.echo(str(found))
+    write_line(str(found))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, 
 
 import click
 
-from draftwood.cli.console import check_unicode
+from draftwood.cli.console import check_standard_output, check_unicode
 from draftwood.cli.job.lines import check_files
 from draftwood.cli.options import Sections, pick
 from draftwood.cli.output_options import GrammarOptions, LogprobOptions, with_grammar
@@ -290,6 +290,8 @@ def check_input(settings: Settings, text: str | None, *, single: bool) -> None:
         if not single and value:
             raise ConfigError(f"--{name} is for a single {what}; leave it out with --input{'' if prompts else ' and -'}")
     check_files(files.input, files.output)
+    if files.output is None:
+        check_standard_output()
     if settings.logprobs.wanted and not (display.json or (prompts and not single)):
         how = "--json, or give --input FILE" if prompts else "--json"
         raise ConfigError(f"--logprobs {settings.logprobs.logprobs} is for JSON, and this output is plain text: add {how}")

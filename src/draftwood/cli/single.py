@@ -8,10 +8,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import click
-
 from draftwood.cli.comparison import NOTHING, by_turns, speed_of_transformers
-from draftwood.cli.console import standard_output
+from draftwood.cli.console import write_line
 from draftwood.cli.group import Interrupted
 from draftwood.cli.results import slowed, summary
 from draftwood.cli.settings import DisplayOptions, Opened, Settings
@@ -67,8 +65,7 @@ def write_one(
             del found["seed"]
         if display.compare:
             found["compare"] = None if compared is None else compared(result).to_json()
-        with standard_output():
-            click.echo(json.dumps(found, ensure_ascii=False))
+        write_line(json.dumps(found, ensure_ascii=False))
         return result
     screen = Screen()
     painter = Painter(screen, decoder.pipeline.tokenizer, request.prompt) if display.show else None

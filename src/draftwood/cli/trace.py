@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import click
 
-from draftwood.cli.console import check_unicode, standard_output
+from draftwood.cli.console import check_unicode, write_line
 from draftwood.cli.options import Sectioned, Sections, pick
 from draftwood.cli.settings import Models, Opened, Seed, Settings, check_display
 from draftwood.core.checks import setting
@@ -137,8 +137,7 @@ def _show(traces: list[Trace], wanted: TraceOptions) -> None:
         text = traces_text(traces)
     else:
         return
-    with standard_output():
-        click.echo(text)
+    write_line(text)
 
 
 def traces_text(traces: Sequence[Trace]) -> str:

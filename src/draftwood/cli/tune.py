@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from draftwood.cli.console import write_line
 from draftwood.cli.job.lines import read_texts
 from draftwood.cli.options import dataclass_options, pick
 from draftwood.cli.progress import duration, shares
@@ -63,10 +64,10 @@ def command(input: Path | None, out: Path | None, **options: Any) -> None:
         found = tune(pair, [pair.encode(text) for text in prompts], sizes, on_progress)
     rest = {"versions": versions(), "sizes": asdict(sizes), **found.to_json()}
     save(path, profile_key, choices=found.choices, **rest)
-    click.echo(_table(found))
-    click.echo("\n" + "\n".join(found.changes(pair.known.choices, name_of)))
+    write_line(_table(found))
+    write_line("\n" + "\n".join(found.changes(pair.known.choices, name_of)))
     used = "It is used from now on" if out is None else f"Use it with --profile {path}"
-    click.echo(f"Profile: {path}, measured with {pair.target.engine}. {used}; --profile none leaves it out.")
+    write_line(f"Profile: {path}, measured with {pair.target.engine}. {used}; --profile none leaves it out.")
 
 
 def _table(found: Findings) -> str:

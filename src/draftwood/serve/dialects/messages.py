@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 from draftwood.core.checks import short_repr
 from draftwood.serve.dialects.dialect import SHORTENING, Dialect, Remark, form_of, inside, objects, without
@@ -51,6 +51,7 @@ class Messages(Dialect):
 
     prefix = "msg_"
     others = _OTHERS
+    names: ClassVar = {"reasoning_effort": "output_config.effort", "thinking_token_budget": "thinking.budget_tokens"}
     whole_calls = True
 
     def __init__(self, body: MessagesBody) -> None:

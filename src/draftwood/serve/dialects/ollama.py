@@ -95,7 +95,7 @@ class Ollama(Dialect):
 
     prefix = "ollama-"
     others = _OTHERS
-    names: ClassVar = {"max_tokens": "num_predict"}
+    names: ClassVar = {"max_tokens": "num_predict", "reasoning_effort": "think"}
     whole_calls = True
     media_type = "application/x-ndjson"
 

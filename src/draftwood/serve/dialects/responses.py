@@ -53,7 +53,10 @@ class Responses(Dialect):
 
     prefix = "resp_"
     others = _OTHERS
-    names: ClassVar = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text"}
+    names: ClassVar = {
+        "messages": "input", "max_tokens": "max_output_tokens", "response_format": "text",
+        "reasoning_effort": "reasoning.effort",
+    }  # fmt: skip
 
     def __init__(self, body: ResponsesBody) -> None:
         self._body = body
