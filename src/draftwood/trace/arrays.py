@@ -140,15 +140,16 @@ class RoundArrays:
 
     def proposal_vector(self, row: int, node: int) -> Vector | None:
         """The draft's probabilities at a node, over the columns; None where children are certain."""
-        found = self.tree.draft_logp
-        return None if found is None else _probs(found[row, min(node, found.shape[1] - 1)])
+        if (found := self.tree.draft_logp) is None:
+            return None
+        probs = _probs(found[row, min(node, found.shape[1] - 1)])
+        return probs / (probs.sum() or 1.0)
 
-    def distribution(self, vectors: list[Vector], count: int) -> list[Distribution]:
-        """The likeliest tokens of vectors over the columns."""
-        if not vectors:
-            return []
+    def distribution(self, vector: Vector, count: int) -> Distribution:
+        """The likeliest tokens of a vector over the columns."""
         columns = None if self.columns is None else self.columns.cpu()
-        return _listed(*best_of(torch.from_numpy(np.stack(vectors)), count), columns)
+        [found] = _listed(*best_of(torch.from_numpy(vector[None]), count), columns)
+        return found
 
 
 def _probs(logp: Float[Tensor, "n"]) -> Vector:

@@ -69,8 +69,8 @@ class Trial:
         node: the node.
         target_prob: the probability of its token in ``residual``.
         draft_prob: the probability of its token in ``proposal``.
-        chance: the probability to accept; None for a verifier that matches tokens. Under traversal verification: the node's
-            weight, which is the probability that the path ends at it, given that it ended at no node before.
+        chance: the probability to accept. Under traversal verification: the node's weight, which is the probability that the
+            path ends at it, given that it ended at no node before.
         uniform: the uniform number that was compared with it; None where nothing is drawn. Under traversal verification one
             number decides all tests of a round; here is what is left of it, spread over [0, 1) again.
         accepted: the outcome. Under traversal verification only the last test can be positive: the path ends at its node.
@@ -81,9 +81,9 @@ class Trial:
     node: int
     target_prob: float
     draft_prob: float
-    chance: float | None
-    uniform: float | None
-    accepted: bool
+    chance: float
+    uniform: float | None = None
+    accepted: bool = False
     residual: Distribution
     proposal: Distribution | None
 

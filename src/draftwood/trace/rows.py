@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import final
 
@@ -37,9 +38,9 @@ class RowRecord:
         arrays, row, verifier = self._arrays, self._row, self._head.verifier
         last, trials, walk = self._target[self._path[-1] if self._path else 0], list[Trial](), None
         if verifier in WALKS:
-            walk = WALKS[verifier](arrays, row, self._path)
-            trials, rest = self._trials(walk)
-            last = rest or last
+            walk = WALKS[verifier](arrays, row, self._path, self._most)
+            trials = self._trials(walk)
+            last = last if walk.last is None else arrays.distribution(walk.last, self._most)
         tree = self._tree
         return TracedRound(
             number=number,
@@ -133,27 +134,12 @@ class RowRecord:
             choices.append(Choice(node=self._number[node], token=token, noise=given, kept=kept))
         return choices
 
-    def _trials(self, walk: Walk) -> tuple[list[Trial], Distribution | None]:
-        """The records of all tests, and the distribution of the next token if it is not the target's own."""
-        vectors = [vector for test in walk.tests for vector in (test.residual, test.proposal) if vector is not None]
-        made = iter(self._arrays.distribution([*vectors, *([] if walk.last is None else [walk.last])], self._most))
-        parents, uniforms, trials = self._tree.host.parents[self._row], self._uniforms(walk), []
-        for test, uniform in zip(walk.tests, uniforms, strict=True):
-            above = parents[test.node]
-            own = None if test.certain else self._draft[above]
-            trials.append(
-                Trial(
-                    node=self._number[test.node],
-                    target_prob=test.target_prob,
-                    draft_prob=test.draft_prob,
-                    chance=min(1.0, test.chance),
-                    uniform=uniform,
-                    accepted=test.node in self._path,
-                    residual=self._target[above] if test.residual is None else next(made),
-                    proposal=own if test.proposal is None else next(made),
-                )
-            )
-        return trials, next(made, None)
+    def _trials(self, walk: Walk) -> list[Trial]:
+        """The tests with the numbers of the record's nodes, what their chances were compared with, and the outcome."""
+        return [
+            replace(test, node=self._number[test.node], uniform=uniform, accepted=test.node in self._path)
+            for test, uniform in zip(walk.tests, self._uniforms(walk), strict=True)
+        ]
 
     def _uniforms(self, walk: Walk) -> list[float | None]:
         """The number that each test's chance is compared with."""

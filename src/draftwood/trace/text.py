@@ -95,7 +95,7 @@ def _trial(trace: Trace, made: TracedRound, trial: Trial, at: int) -> str:
     outcome = "✓ accepted" if trial.accepted else "✗ rejected"
     words = f"  node {trial.node} {token_text(trace, made.nodes[trial.node].token)}: "
     words += f"q{parent}{prime} {number(trial.target_prob)}, p{parent}{prime} {number(trial.draft_prob)}"
-    if trial.chance is not None and trial.uniform is not None:
+    if trial.uniform is not None:
         name = "weight" if trace.verifier == "traversal" else "chance"
         words += f", {name} {number(trial.chance)}, u {number(trial.uniform)}"
     return f"{words}  {outcome}"

@@ -7,31 +7,12 @@ at few nodes: for recursive rejection those on the path, for traversal verificat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 from draftwood.core.draws import Draw
 from draftwood.trace.arrays import RoundArrays, Vector
-
-
-@final
-@dataclass(kw_only=True)
-class Test:
-    """A test of a drafted node, as in :class:`draftwood.trace.records.Trial`.
-
-    Attributes:
-        node: its number in the tree of tensors.
-        residual, proposal: over the round's columns; None for the target's, or the draft's, own distribution at the parent.
-        certain: it was drawn from no distribution.
-    """
-
-    node: int
-    target_prob: float
-    draft_prob: float
-    chance: float
-    residual: Vector | None
-    proposal: Vector | None
-    certain: bool
+from draftwood.trace.records import Trial
 
 
 @final
@@ -40,13 +21,13 @@ class Walk:
     """All tests of a row.
 
     Attributes:
-        tests: in the verifier's order.
+        tests: in the verifier's order, with the numbers of nodes in the tree of tensors, and without uniform numbers.
         last: the distribution of the next token, over the columns; None for the target's own.
         weights: traversal verification only: the nodes in the order in which they may end the path, and each one's
             probability to do so, once it is reached.
     """
 
-    tests: list[Test]
+    tests: list[Trial]
     last: Vector | None
     weights: dict[int, float] = field(default_factory=dict)
 
@@ -55,63 +36,55 @@ class Walk:
 class _Siblings:
     """The residual and the proposal at one node, test by test."""
 
-    def __init__(self, arrays: RoundArrays, row: int, node: int) -> None:
-        self._draw = arrays.tree.draw
-        self._tokens = arrays.tree.host.tokens[row]
-        self.residual = arrays.target_vector(row, node)
-        self.total = 1.0
-        self.rejected = False
-        self._draft = arrays.proposal_vector(row, node)
-        self._changed = False
+    def __init__(self, arrays: RoundArrays, row: int, node: int, most: int) -> None:
+        self._arrays, self._most, self._tokens = arrays, most, arrays.tree.host.tokens[row]
+        self._residual, self._draft = arrays.target_vector(row, node), arrays.proposal_vector(row, node)
+        self.last: Vector | None = None
+        """What is left of the target's distribution; None if nothing was taken, or nothing is left."""
 
-    def test(self, child: int, weight: float = 1.0) -> Test:
+    def test(self, child: int, weight: float = 1.0) -> Trial:
         """The test of the next child, and its chance if it is tried now: ``min(1, weight * r / Q)``."""
-        token = self._tokens[child]
-        target = 0.0 if self.total <= 0 else float(self.residual[token]) / self.total
-        total = 1.0 if self._draft is None else float(self._draft.sum())
-        draft = 1.0 if self._draft is None else float(self._draft[token]) / total
+        token, draft = self._tokens[child], self._draft
+        target, drawn = float(self._residual[token]), 1.0 if draft is None else float(draft[token])
         ratio = weight * target
-        return Test(
+        return Trial(
             node=child,
             target_prob=min(1.0, target),
-            draft_prob=min(1.0, draft),
-            chance=1.0 if ratio >= draft and ratio > 0 else 0.0 if draft <= 0 else ratio / draft,
-            residual=self.residual / self.total if self.rejected and self.total > 0 else None,
-            proposal=None if self._draft is None or not self._changed else self._draft / total,
-            certain=self._draft is None,
+            draft_prob=min(1.0, drawn),
+            chance=1.0 if ratio >= drawn and ratio > 0 else 0.0 if drawn <= 0 else ratio / drawn,
+            residual=self._arrays.distribution(self._residual, self._most),
+            proposal=None if draft is None else self._arrays.distribution(draft, self._most),
         )
 
-    def reject(self, tested: Test, weight: float = 1.0) -> float:
+    def reject(self, tested: Trial, weight: float = 1.0) -> float:
         """Take the child's distribution away: ``relu(weight * r - Q)``. Returns what is left of the weight."""
-        token = self._tokens[tested.node]
-        left = self.residual * (weight / self.total) if self.total > 0 else self.residual * 0.0
+        token, left = self._tokens[tested.node], self._residual * weight
         if self._draft is None:
             left[token] -= 1.0
         else:
-            left -= self._draft / self._draft.sum()
-            if self._draw is Draw.WITHOUT_REPLACEMENT:
+            left -= self._draft
+            if self._arrays.tree.draw is Draw.WITHOUT_REPLACEMENT:
                 self._draft = self._draft.copy()
-                self._draft[token], self._changed = 0.0, True
+                self._draft[token] = 0.0
+                self._draft /= self._draft.sum() or 1.0
         left.clip(min=0.0, out=left)
-        self.residual, self.total, self.rejected = left, float(left.sum()), True
-        return self.total / (self.total + 1.0 - weight) if self.total > 0 else 0.0
-
-    @property
-    def last(self) -> Vector | None:
-        """What is left of the target's distribution; None if nothing was taken, or nothing is left."""
-        return self.residual / self.total if self.rejected and self.total > 0 else None
+        total = float(left.sum())
+        self._residual = left / (total or 1.0)
+        self.last = self._residual if total > 0 else None
+        return total / (total + 1.0 - weight) if total > 0 else 0.0
 
 
-def walk_recursive(arrays: RoundArrays, row: int, path: Sequence[int]) -> Walk:
-    """Recursive rejection: at each node of the path, the children up to the accepted one."""
-    tests: list[Test] = []
+def walk_recursive(arrays: RoundArrays, row: int, path: Sequence[int], most: int = 1) -> Walk:
+    """Recursive rejection: at each node of the path, the children up to the accepted one; with the ``most`` likeliest tokens
+    of distributions."""
+    tests: list[Trial] = []
     last: Vector | None = None
     for node, accepted in zip((0, *path), (*path, 0), strict=True):
         below = arrays.tree.children[row][node]
         if not below:
             last = None
             break
-        siblings = _Siblings(arrays, row, node)
+        siblings = _Siblings(arrays, row, node, most)
         for child in below:
             tests.append(siblings.test(child))
             if child == accepted:
@@ -121,17 +94,17 @@ def walk_recursive(arrays: RoundArrays, row: int, path: Sequence[int]) -> Walk:
     return Walk(tests=tests, last=last)
 
 
-def walk_traversal(arrays: RoundArrays, row: int, path: Sequence[int]) -> Walk:
+def walk_traversal(arrays: RoundArrays, row: int, path: Sequence[int], most: int = 1) -> Walk:
     """Traversal verification: nodes from the leaves up, until one ends the path. A chance is the node's own weight."""
     end, children = path[-1] if path else 0, arrays.tree.children[row]
-    tests: dict[int, Test] = {}
+    tests: dict[int, Trial] = {}
     weights: dict[int, float] = {}  # children before their parents
     last: Vector | None = None
 
     def ends(node: int, weight: float) -> bool:
         """Whether the path ends at or below a node, whose test is walked with all below it."""
         nonlocal last
-        siblings = _Siblings(arrays, row, node) if children[node] else None
+        siblings = _Siblings(arrays, row, node, most) if children[node] else None
         for child in children[node]:
             assert siblings is not None
             tested = tests[child] = siblings.test(child, weight)
@@ -140,7 +113,7 @@ def walk_traversal(arrays: RoundArrays, row: int, path: Sequence[int]) -> Walk:
             weight = siblings.reject(tested, weight)
         weights[node] = weight if node else 1.0
         if node:
-            tests[node].chance = weight
+            tests[node] = replace(tests[node], chance=weight)
         if node == end and siblings is not None:
             last = siblings.last
         return node == end

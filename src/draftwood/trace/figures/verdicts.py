@@ -109,7 +109,7 @@ def _trial(scene: Scene, y: float, columns: VerdictColumns, trial: Trial, parent
     scene.pill(columns.candidate, y + 22, columns.pill, trial.node)
     sign, kind = ("✓", "yes") if trial.accepted else ("✗", "no")
     scene.canvas.text(columns.right - 14, y + 27, sign, kind, within=group, size=15)
-    if trial.chance is not None and trial.uniform is not None:
+    if trial.uniform is not None:
         name = "weight" if scene.trace.verifier == "traversal" else "min(1, q/p)"
         order = "<" if trial.accepted else "≥"
         words = f"u {number(trial.uniform)} {order} {number(trial.chance)} = {name}"
