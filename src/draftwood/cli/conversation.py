@@ -183,18 +183,14 @@ class Conversation:
         Ctrl-C ends the answer.
         """
         request = self.request(messages)
-        painter = (
-            Painter(self._screen, self.opened.session.tokenizer, request.prompt) if self.settings.display.show else None
-        )
+        tokenizer, show = self.opened.session.tokenizer, self.settings.display.show
+        painter = Painter(self._screen, tokenizer, request.prompt, marks=show)
         text, reason, meter = "", None, CoreMeter()
         rounds = self.opened.decoder.stream([request], self.opened.sampling, reuse=True)
         with suppress(KeyboardInterrupt), closing(rounds):
             for [piece] in rounds:
                 text, reason = text + piece.text, piece.finish_reason
-                if painter is not None:
-                    painter.take(piece)
-                else:
-                    self._screen.write(piece.text)
+                painter.take(piece)
         self._screen.write("\n")
         if not self.options.quiet:
             remark(self._figures(reason, request.seed, meter))

@@ -46,24 +46,28 @@ class Screen:
 
 @final
 class Painter:
-    """Marks drafted tokens by colour, or by brackets where there are no colours; for the text after a prompt."""
+    """Writes the text after a prompt piece by piece. With ``marks`` drafted tokens are marked by colour, or by brackets."""
 
-    def __init__(self, screen: Screen, tokenizer: Any, prompt: Sequence[int]) -> None:
-        self._screen = screen
-        self._marks = Marks(tokenizer, prompt)
+    def __init__(self, screen: Screen, tokenizer: Any, prompt: Sequence[int], *, marks: bool) -> None:
+        self.screen = screen
+        self._marks = Marks(tokenizer, prompt) if marks else None
 
     @property
     def legend(self) -> str:
-        drafted, own = (DRAFTED, OWN) if self._screen.coloured else (f"in {_OPEN} {_CLOSE}", "bare")
-        return f"{drafted}: drafted and accepted; {own}: the target's own token of each round"
+        """What the marks mean; empty without."""
+        drafted, own = (DRAFTED, OWN) if self.screen.coloured else (f"in {_OPEN} {_CLOSE}", "bare")
+        return f"{drafted}: drafted and accepted; {own}: the target's own token of each round" if self._marks else ""
 
     def take(self, piece: Piece) -> None:
+        if self._marks is None:
+            self.screen.write(piece.text)
+            return
         parts = self._marks.take(piece.tokens, piece.drafted, piece.text, last=piece.finish_reason is not None)
         for drafted, run in groupby(parts, key=lambda part: part[1]):
             self._write("".join(text for text, _ in run), drafted)
 
     def _write(self, text: str, drafted: bool) -> None:
-        if self._screen.coloured:
-            self._screen.write(text, fg=DRAFTED if drafted else OWN)
+        if self.screen.coloured:
+            self.screen.write(text, fg=DRAFTED if drafted else OWN)
         else:
-            self._screen.write(f"{_OPEN}{text}{_CLOSE}" if drafted else text)
+            self.screen.write(f"{_OPEN}{text}{_CLOSE}" if drafted else text)

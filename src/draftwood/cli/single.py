@@ -68,17 +68,17 @@ def write_one(
         write_line(json.dumps(found, ensure_ascii=False))
         return result
     screen = Screen()
-    painter = Painter(screen, decoder.pipeline.tokenizer, request.prompt) if display.show else None
+    painter = Painter(screen, decoder.pipeline.tokenizer, request.prompt, marks=display.show)
     screen.prompt(shown_before)
     meter = CoreMeter()
-    result = write(decoder, screen, painter)
+    result = write(decoder, painter)
     if quiet:
         return result
     ending = "ended by itself" if result.finish_reason == "stop" else "ended at the length limit"
     screen.remark(", ".join(part for part in (summary(result.stats, decoder), _seed(request, sampling), ending) if part))
     if note := slowed(result.stats, meter):
         screen.remark(note[0].upper() + note[1:])
-    if painter is not None:
+    if painter.legend:
         screen.remark(painter.legend)
     if compared is not None:
         screen.remark(compared(result).sentences(decoder.pipeline.verifier, str(session.model.dtype)))
@@ -92,9 +92,7 @@ def _seed(request: Request, sampling: Sampling) -> str:
     return "" if sampling.greedy else f"seed {request.seed}"
 
 
-def _decode(
-    decoder: Decoder, screen: Screen | None = None, painter: Painter | None = None, *, request: Request, sampling: Sampling
-) -> Result:
+def _decode(decoder: Decoder, painter: Painter | None = None, *, request: Request, sampling: Sampling) -> Result:
     count = 0
 
     def watch(piece: Piece) -> None:
@@ -102,16 +100,14 @@ def _decode(
         count += len(piece.tokens)
         if painter is not None:
             painter.take(piece)
-        elif screen is not None:
-            screen.write(piece.text)
 
     try:
         [result] = decoder.generate([request], sampling, watch=watch)
     except KeyboardInterrupt:
-        if screen is not None and not screen.terminal:
-            screen.write("\n")
+        if painter is not None and not painter.screen.terminal:
+            painter.screen.write("\n")
         parts = f"{count} tokens were generated", _seed(request, sampling)
         raise Interrupted("; ".join(filter(None, parts))) from None
-    if screen is not None:
-        screen.write("\n")
+    if painter is not None:
+        painter.screen.write("\n")
     return result

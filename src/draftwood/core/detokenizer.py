@@ -13,6 +13,11 @@ _WINDOW: Final = 32  # the most tokens that are decoded again with a new one
 _BYTES: Final = 3  # the most bytes of a character that lacks some; decoders write up to one sign for each
 
 
+def overlap(text: str, mark: str) -> int:
+    """Length of the longest ending of a text that begins a mark, and is not the whole of it."""
+    return next((n for n in range(min(len(text), len(mark) - 1), 0, -1) if text.endswith(mark[:n])), 0)
+
+
 @final
 class Detokenizer:
     """Text of a growing list of tokens; incomplete characters are held back.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from draftwood.core.checks import integer
-from draftwood.core.detokenizer import Detokenizer
+from draftwood.core.detokenizer import Detokenizer, overlap
 from draftwood.core.errors import CacheError, ConfigError
 from draftwood.core.history import History
 from draftwood.core.limits import FinishReason, Limits
@@ -118,7 +118,7 @@ class Entry:
             at, self.stop_text = min(found)
             out, self._held, self.finish_reason = self._held[:at], "", "stop"
             return out
-        keep = max((_overlap(self._held, stop) for stop in stops), default=0)
+        keep = max((overlap(self._held, stop) for stop in stops), default=0)
         out, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         return out
 
@@ -131,11 +131,6 @@ class Entry:
         if self.stop_text is None:
             out, self._held = out + self._held, ""
         return out
-
-
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest ending of ``text`` that begins ``stop``."""
-    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
 
 
 PLAIN: Final = NoDraft.name  # the method of a row for which nothing is drafted

@@ -7,10 +7,11 @@ import unicodedata
 from functools import lru_cache
 from typing import Final
 
+from rich.cells import cell_len, set_cell_size
+
 from draftwood.trace.records import Trace
 
-MONO: Final = 0.605  # advance of a character of a fixed-width font, in font sizes; DejaVu Sans Mono is the widest common one
-WIDE: Final = 1.1  # of any other character, at most
+MONO: Final = 0.605  # advance of a cell of a fixed-width font, in font sizes; DejaVu Sans Mono is the widest common one
 _MARKS: Final = {" ": "␣", "\n": "↵", "\t": "⇥"}
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
 # Advances of DejaVu Sans Bold from U+0020 to U+007E, in hundredths of the font size: other sans-serif fonts are narrower.
@@ -76,14 +77,8 @@ def is_plain(text: str) -> bool:
 
 @_known
 def mono_width(text: str, size: float) -> float:
-    """An upper bound of the width of a text in a fixed-width font, in the unit of ``size``."""
-    return sum(_advance(char) for char in text) * size
-
-
-def _advance(char: str) -> float:
-    if is_plain(char):
-        return MONO
-    return 0.0 if unicodedata.category(char) in ("Mn", "Me") else WIDE
+    """The width of a text in a fixed-width font, in the unit of ``size``; wide characters have two cells."""
+    return cell_len(text) * MONO * size
 
 
 @_known
@@ -92,18 +87,15 @@ def sans_width(text: str, size: float) -> float:
     return sum(_BOLD[ord(char) - 32] if " " <= char <= "~" else 100 for char in text) * size / 100
 
 
-@_known
 def shorten(text: str, width: float, size: float) -> str:
     """The text, cut with ``…`` where it is wider than ``width`` in a fixed-width font."""
-    if mono_width(text, size) <= width:
-        return text
-    used, out = MONO * size, ""
-    for char in text:
-        used += _advance(char) * size
-        if used > width:
-            break
-        out += char
-    return out + "…"
+    return cut(text, int(width / (MONO * size) + 1e-6))
+
+
+@_known
+def cut(text: str, cells: int) -> str:
+    """The text, cut with ``…`` where it needs more cells."""
+    return text if cell_len(text) <= cells else set_cell_size(text, max(0, cells - 1)).rstrip() + "…"
 
 
 def number(value: float) -> str:

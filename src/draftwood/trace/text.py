@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from rich.cells import cell_len, set_cell_size
-
 from draftwood.core.errors import ConfigError
 from draftwood.trace.figures.race import example_of
 from draftwood.trace.figures.round import round_of
 from draftwood.trace.figures.scene import children_of
-from draftwood.trace.labels import number, run_of, title_of, token_text, visible
+from draftwood.trace.labels import cut, number, run_of, title_of, token_text, visible
 from draftwood.trace.records import Distribution, Trace, TracedRound, Trial
 
 _WIDTH: Final = 100
@@ -58,12 +56,7 @@ def describe_round(trace: Trace, place: int, *, width: int = _WIDTH) -> str:
 def _fitted(lines: list[str], width: int) -> str:
     if width < 40:
         raise ConfigError(f"a figure needs 40 columns, not {width}: widen the terminal")
-    return "\n".join(_cut(line, width) for line in lines)
-
-
-def _cut(line: str, width: int) -> str:
-    """The line, cut with ``…`` where it needs more columns; wide characters need two."""
-    return line if cell_len(line) <= width else set_cell_size(line, width - 1) + "…"
+    return "\n".join(cut(line, width) for line in lines)
 
 
 def _tree(trace: Trace, made: TracedRound) -> Iterator[str]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, final
 
+from draftwood.core.detokenizer import overlap
+
 HELD: Final = 512
 """Characters that may be held back before the arguments of a call: more blanks, or a longer head, are content."""
 _JSON: Final = r'["{}\[\]]|\\.'  # what begins or ends a string, what nests, and what is escaped
@@ -24,7 +26,7 @@ def blanks(text: str, end: int) -> int:
 
 def begun(text: str, mark: str) -> int:
     """The length of the end of a text that may be the beginning of a mark, and of the blanks before it."""
-    size = next((n for n in range(min(len(text), len(mark) - 1), 0, -1) if text.endswith(mark[:n])), 0)
+    size = overlap(text, mark)
     return size + blanks(text, len(text) - size)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from draftwood.core.errors import ConfigError
 from draftwood.trace.figures.canvas import SMALL, Canvas
 from draftwood.trace.figures.scene import Scene, drafted_chain
-from draftwood.trace.labels import mono_width, run_of, shorten, visible
+from draftwood.trace.labels import mono_width, run_of, shorten, token_text, visible
 from draftwood.trace.records import Trace, TracedRound
 
 _MARGIN: Final = 16.0
@@ -79,23 +79,23 @@ def draw_race(plain: Trace, speculative: Trace, *, width: int = 1180) -> str:
 def _token(
     canvas: Canvas, x: float, y: float, name: str, words: str, kind: str, title: str, data: Mapping[str, object]
 ) -> None:
-    """A token with its name in front, such as ``y3``."""
-    group = canvas.group("node " + ("untried" if kind == "faint-pill" else ""), title, data=data)
-    canvas.pill(x, y, _PILL, name, words, {"faint-pill": "plain"}.get(kind, kind), within=group, size=SMALL)
+    """A token with its name in front, such as ``y3``; one that was not tried has no kind."""
+    group = canvas.group("node " + ("untried" if kind == "" else ""), title, data=data)
+    canvas.pill(x, y, _PILL, name, words, kind or "plain", within=group, size=SMALL)
 
 
 def _plain_schema(canvas: Canvas, trace: Trace, x: float, y: float, width: float, count: int) -> None:
     """One token in, one token out, again and again."""
     made = trace.rounds[:count]
-    texts = [Scene(trace, item, canvas).text(item.next_token) for item in made]
-    root = Scene(trace, made[0], canvas).text(made[0].nodes[0].token)
+    texts = [token_text(trace, token) for token in (made[0].nodes[0].token, *(item.next_token for item in made))]
     frame = canvas.group("model")
     canvas.rect(x, y + 50, width, 44, "target", within=frame, radius=8)
     canvas.text(x + width / 2, y + 76, "autoregressive decoding", "head-line", within=frame, anchor="middle")
     for place, item in enumerate(made):
         left = x + 10 + place * _STEP
-        for name, words, row in ((place + 1, [root, *texts][place], y + 128), (place + 2, texts[place], y + 16)):
-            _token(canvas, left, row, f"y{name}", words, "plain", f"y{name}: {words}", {})
+        for number, row in ((place, y + 128), (place + 1, y + 16)):
+            name, words = f"y{number + 1}", texts[number]
+            _token(canvas, left, row, name, words, "plain", f"{name}: {words}", {})
         canvas.line([(left + _PILL / 2, y + 116), (left + _PILL / 2, y + 96)], arrow=True)
         canvas.line([(left + _PILL / 2, y + 50), (left + _PILL / 2, y + 29)], arrow=True)
         canvas.text(left + _PILL / 2 + 6, y + 44, f"{item.end * 1000:.0f} ms", "quiet", size=10.5)
@@ -129,7 +129,7 @@ def _draft_schema(canvas: Canvas, trace: Trace, x: float, y: float, width: float
     for place, node in enumerate(chain):
         left, words = x + 10 + place * _STEP, scene.text(made.nodes[node].token)
         kept, after = place < accepted, place > accepted
-        kind = "faint-pill" if after else "c3" if kept else "c2"
+        kind = "" if after else "c3" if kept else "c2"
         _token(canvas, left, y + 110, f"y{place + 2}", words, kind, scene.title(node), {"node": node})
         middle = left + _PILL / 2
         canvas.line([(middle, y + 142), (middle, y + 123)], arrow=True)

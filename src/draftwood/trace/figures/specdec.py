@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from textwrap import wrap
 from typing import Final, final
 
 from draftwood.trace.figures.canvas import PILL, SIZE, SMALL, Canvas
 from draftwood.trace.figures.round import round_of
 from draftwood.trace.figures.scene import Scene, drafted_chain
-from draftwood.trace.labels import MONO, WIDE, is_plain, mono_width, number, sans_width, shorten, visible
+from draftwood.trace.labels import mono_width, number, sans_width, shorten, visible
 from draftwood.trace.records import Distribution, Trace, TracedRound
 
 _MARGIN: Final = 16.0
@@ -95,8 +96,8 @@ def draw_specdec(trace: Trace, number: int, *, width: int = 1180) -> str:
 
 def _wrapped(text: str, width: float) -> list[str]:
     """Lines that fit; words longer than a line go on in the next one."""
-    advance = MONO if is_plain(text) else WIDE
-    return wrap(text, max(1, int(width / (advance * SIZE)))) or [""]
+    advance = max(map(partial(mono_width, size=SIZE), text), default=0.0) or SIZE
+    return wrap(text, max(1, int(width / advance))) or [""]
 
 
 def _width(scene: Scene, columns: Sequence[Position | None]) -> float:
