@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
@@ -9,8 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from draftwood.core.log_probs import Distributions
 from draftwood.core.rounds import Round
+from draftwood.core.tree import DraftTree
 from draftwood.trace.records import Distribution
 from draftwood.verify.sparse import reduced
 
@@ -50,31 +51,24 @@ def _best(values: Float[Tensor, "*batch n"], count: int) -> tuple[Float[Tensor, 
     return best, indices
 
 
-def distributions(
-    logp: Float[Tensor, "node n"], tokens: Int[Tensor, "node n"] | Int[Tensor, "n"] | None, count: int
-) -> list[Distribution]:
+def distributions(logp: Float[Tensor, "node n"], columns: Int[Tensor, "n"] | None, count: int) -> list[Distribution]:
     """The likeliest tokens at each node.
 
     Args:
         logp: log-probabilities; NaN where there is no distribution.
-        tokens: the token ids of the columns; None where columns are tokens.
+        columns: the token ids of the columns; None where columns are tokens.
         count: the most tokens of a node.
     """
-    if tokens is not None and tokens.ndim > 1:
-        tokens, order = tokens.sort(dim=-1)
-        logp = logp.gather(-1, order)
     values, indices = best_of(logp, count)
-    return _listed(values.double().exp().nan_to_num_(0.0), indices, tokens)
+    return _listed(values.double().exp().nan_to_num_(0.0), indices, columns)
 
 
 def _listed(
-    probs: Float[Tensor, "node k"], indices: Int[Tensor, "node k"], tokens: Int[Tensor, "node n"] | Int[Tensor, "n"] | None
+    probs: Float[Tensor, "node k"], indices: Int[Tensor, "node k"], columns: Int[Tensor, "n"] | None
 ) -> list[Distribution]:
     """The likeliest tokens, given by their columns."""
-    if tokens is not None:
-        indices = tokens[indices] if tokens.ndim == 1 else tokens.gather(-1, indices)
-    probs = probs.clamp(max=1.0)
-    return [_distribution(*line) for line in zip(indices.tolist(), probs.tolist(), strict=True)]
+    tokens = indices if columns is None else columns[indices]
+    return [_distribution(*line) for line in zip(tokens.tolist(), probs.clamp(max=1.0).tolist(), strict=True)]
 
 
 def _distribution(tokens: list[int], probs: list[float]) -> Distribution:
@@ -94,14 +88,20 @@ class RoundArrays:
         tree: the round's, with columns as tokens.
         target: log-probabilities of the target, in float32 or better.
         columns: the token ids of the columns; None where columns are tokens.
-        draft: the draft's distributions at the inner nodes; None without any.
     """
 
     def __init__(self, made: Round) -> None:
         self.made = made
         self.tree, values, self.columns = reduced(made.tree, made.target)
         self.target: Float[Tensor, "row node n"] = values if values.dtype == torch.float64 else values.float()
-        self.draft: Distributions | None = None if made.tree.ranking is None else made.tree.ranking()
+
+    @cached_property
+    def draft(self) -> Float[Tensor, "row inner vocab"] | None:
+        """The draft's log-probabilities at the first nodes, -inf where it has none; None without any."""
+        if (ranking := self.made.tree.ranking) is None:
+            return None
+        found = ranking().dense()
+        return found.masked_fill(found.isnan(), -torch.inf)
 
     def target_distributions(self, row: int, count: int) -> list[Distribution]:
         """At every node of a row."""
@@ -109,28 +109,21 @@ class RoundArrays:
 
     def draft_distributions(self, row: int, count: int) -> list[Distribution]:
         """At the first nodes of a row, arbitrary at those without children; empty without a draft model."""
-        if (draft := self.draft) is None:
-            return []
-        return distributions(draft.logp[row], None if draft.tokens is None else draft.tokens[row], count)
+        return [] if self.draft is None else distributions(self.draft[row], None, count)
 
     def target_probs(self, row: int) -> list[float]:
         """The probability of each node's token at its parent, by the target."""
-        tree, device = self.tree, self.target.device
-        parents, tokens = (torch.as_tensor(part[row], device=device) for part in (tree.parents, tree.tokens))
-        probs: list[float] = self.target[row, parents, tokens].double().exp().clamp_(max=1.0).tolist()
-        return probs
+        return self._probs_of(self.tree, self.target, row)
 
     def draft_probs(self, row: int) -> list[float]:
         """The same by the draft; only where a draft model gave distributions."""
         assert self.draft is not None
-        tree, draft = self.made.tree, self.draft
-        parents, wanted = (torch.as_tensor(part[row], device=draft.logp.device) for part in (tree.parents, tree.tokens))
-        parents, logp = parents.clamp(max=draft.logp.shape[1] - 1), draft.logp[row]
-        if draft.tokens is None:
-            found = logp[parents, wanted]
-        else:
-            same = draft.tokens[row][parents] == wanted.unsqueeze(-1)
-            found = logp[parents].masked_fill(~same, -torch.inf).amax(dim=-1)
+        return self._probs_of(self.made.tree, self.draft, row)
+
+    @staticmethod
+    def _probs_of(tree: DraftTree, logp: Float[Tensor, "row inner n"], row: int) -> list[float]:
+        parents, tokens = (torch.as_tensor(part[row], device=logp.device) for part in (tree.parents, tree.tokens))
+        found = logp[row, parents.clamp(max=logp.shape[1] - 1), tokens]
         probs: list[float] = found.double().exp().nan_to_num_(0.0).clamp_(max=1.0).tolist()
         return probs
 
