@@ -58,6 +58,15 @@ def one_thread():
 
 
 @pytest.fixture(scope="session")
+def folders(tmp_path_factory):
+    """Folders of a tiny chat model and of a draft model for it (``tests/tiny_chat.py``); no test changes them."""
+    from tests.tiny_chat import save_chat
+
+    folder = tmp_path_factory.mktemp("chat")
+    return save_chat(folder / "target"), save_chat(folder / "draft", layers=1, seed=1)
+
+
+@pytest.fixture(scope="session")
 def translation(tmp_path_factory):
     """Folders of a tiny translation model and of drafters for it (``tests/tiny_translation.py``)."""
     from tests.tiny_translation import save_models

@@ -16,18 +16,9 @@ QUESTIONS = ["the fox ran", "a dog sat on the hill", "and the red hen", "once"]
 SHORT = {"max_new_tokens": 14}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Folders ``target`` and ``draft`` of a chat model."""
-    path = tmp_path_factory.mktemp("chat")
-    save_chat(path / "target")
-    save_chat(path / "draft", layers=1)
-    return path
-
-
-def pair_of(folder, *, backend="torch", draft=True):
+def pair_of(*folders, backend="torch"):
     options = LoadOptions(dtype="float32", device="cpu", backend=backend)
-    return draftwood.load(folder / "target", folder / "draft" if draft else None, options=options)
+    return draftwood.load(*folders, options=options)
 
 
 def user(text):
@@ -56,14 +47,14 @@ def fresh(pair, messages, **settings):
 
 
 @pytest.fixture(scope="module")
-def plain(folder):
+def plain(folders):
     """Without a draft model."""
-    return pair_of(folder, draft=False)
+    return pair_of(folders[0])
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
-def shared(folder, request):
-    return pair_of(folder, backend=request.param)
+def shared(folders, request):
+    return pair_of(*folders, backend=request.param)
 
 
 def check_turns(pair, **settings):
@@ -80,11 +71,11 @@ def test_every_answer_is_that_of_a_fresh_start(shared, method, temperature):
     check_turns(shared, method=method, temperature=temperature, seed=3)
 
 
-def test_other_texts_and_methods_between_two_turns_do_no_harm(folder):
+def test_other_texts_and_methods_between_two_turns_do_no_harm(folders):
     """Laws of the prefix cache, which keeps the chat, are those of ``tests/engine/test_prefixes.py``."""
-    pair, messages = pair_of(folder), [user("the fox ran")]
+    pair, messages = pair_of(*folders), [user("the fox ran")]
     messages += [assistant(pair.chat(messages, temperature=0, **SHORT).text), user("a dog")]
-    wanted = fresh(pair_of(folder), messages, temperature=0).text
+    wanted = fresh(pair_of(*folders), messages, temperature=0).text
     plain = draftwood.Decoder(pair.target, None, pair.decoder("ar").pipeline.verifier, tokenizer=pair.tokenizer)
     for other in (
         lambda: pair.generate("once upon", max_new_tokens=5),
@@ -99,8 +90,8 @@ def test_other_texts_and_methods_between_two_turns_do_no_harm(folder):
 # ---- the prompt and the end ----
 
 
-def test_a_piece_for_every_round_makes_the_same_text(folder):
-    pair = pair_of(folder)
+def test_a_piece_for_every_round_makes_the_same_text(folders):
+    pair = pair_of(*folders)
     whole = pair.chat([user("a dog")], seed=4, temperature=1.0, **SHORT)
     pieces = list(pair.chat([user("a dog")], seed=4, temperature=1.0, stream=True, **SHORT))
     assert "".join(piece.text for piece in pieces) == whole.text
@@ -122,8 +113,7 @@ STOPPING = TEMPLATE.replace("<end>", "<s>")
     ],
 )
 def test_an_answer_ends_with_the_token_that_ends_a_turn(tmp_path, template, end):
-    save_chat(tmp_path / "target", tokenizer=chat_tokenizer(template))
-    pair = pair_of(tmp_path, draft=False)
+    pair = pair_of(save_chat(tmp_path, tokenizer=chat_tokenizer(template)))
     wanted = () if end is None else (pair.tokenizer.convert_tokens_to_ids(end),)
     request = pair.chat_request([user("a dog")])
     assert request.limits.stop_token_ids == wanted
@@ -136,8 +126,7 @@ def test_an_answer_ends_with_the_token_that_ends_a_turn(tmp_path, template, end)
 
 def test_the_sampling_and_the_length_are_the_models_own(tmp_path):
     own = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "max_new_tokens": 5}
-    save_chat(tmp_path / "target", generation=own)
-    pair = pair_of(tmp_path, draft=False)
+    pair = pair_of(save_chat(tmp_path, generation=own))
     pair_limits = Limits(max_new_tokens=5, stop_token_ids=pair.chat_request([user("a")]).limits.stop_token_ids)
     assert replace(pair.chat_limits, stop_token_ids=pair_limits.stop_token_ids) == pair_limits
     prompt = list(pair.chat_request([user("a dog")]).prompt)
@@ -183,8 +172,7 @@ def test_bad_messages_are_refused_in_one_sentence(plain, messages, sentence):
 
 
 def test_a_model_without_a_template_is_refused(tmp_path):
-    save_tiny(tmp_path / "target")
-    pair = pair_of(tmp_path, draft=False)
+    pair = pair_of(save_tiny(tmp_path))
     with pytest.raises(ConfigError, match="has no chat template, so it is no chat model"):
         pair.chat([user("a")])
     with pytest.raises(ConfigError, match="has no chat template"):
@@ -201,13 +189,13 @@ def test_a_model_without_a_template_is_refused(tmp_path):
     ],
 )
 def test_a_template_that_refuses_the_messages_says_why(tmp_path, template, sentence):
-    save_chat(tmp_path / "target", tokenizer=chat_tokenizer(template))
+    pair = pair_of(save_chat(tmp_path, tokenizer=chat_tokenizer(template)))
     with pytest.raises(ConfigError, match=sentence):
-        pair_of(tmp_path, draft=False).chat([user("a")])
+        pair.chat([user("a")])
 
 
-def test_answers_have_log_probabilities_also_where_the_chat_so_far_is_kept(folder):
-    pair = pair_of(folder)
+def test_answers_have_log_probabilities_also_where_the_chat_so_far_is_kept(folders):
+    pair = pair_of(*folders)
     for messages, result in turns(pair, temperature=1.0, seed=3, logprobs=1):
         assert result.logprobs is not None
         prompt = pair.chat_request(messages).prompt

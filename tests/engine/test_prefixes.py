@@ -24,7 +24,6 @@ from tests.engine.test_batch import alone, together
 from tests.helpers import chunks, decoder, hidden_pair, published_pair, rest_of, rows_of
 from tests.other_tokens import ninety, runners_of
 from tests.runners.zoo import NATIVE, WINDOWED, tiny
-from tests.tiny_chat import save_chat
 
 SAMPLINGS = copy.deepcopy(test_batch.SAMPLINGS)  # a processor remembers the size of its vocabulary
 
@@ -335,12 +334,6 @@ def test_what_is_left_after_an_error_is_not_kept(monkeypatch):
     next(stream)
     stream.close()
     assert len(engine.prefixes) == 1, "a stream that is closed early"
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("prefixes")
-    return save_chat(folder / "target"), save_chat(folder / "draft", layers=1, seed=1)
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])

@@ -7,7 +7,6 @@ from itertools import product
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
 
 import draftwood
 from draftwood.core.errors import ModelError, PairingError
@@ -16,6 +15,7 @@ from draftwood.loading.drafts import load_published
 from draftwood.loading.published_configs import published_format
 from draftwood.runners.factory import make_runners
 from tests.differences import difference
+from tests.faults.folders import tiny_llama
 from tests.helpers import rows_of
 from tests.loading import published_cases as cases
 from tests.loading.published_cases import ANCHORS, DEPTH, DRAFT_VOCAB, HIDDEN, LAYERS, TOKENS, VOCAB, WIDTH, filled
@@ -26,11 +26,8 @@ FROZEN = cases.frozen()
 
 def target_model(vocab=VOCAB, width=WIDTH, depth=DEPTH):
     """A target with the embeddings and output weights of the cases."""
-    config = LlamaConfig(
-        vocab_size=vocab, hidden_size=width, intermediate_size=8, num_hidden_layers=depth, num_attention_heads=2,
-        num_key_value_heads=1, head_dim=4, tie_word_embeddings=False, bos_token_id=None, eos_token_id=None,
-    )  # fmt: skip
-    model = LlamaForCausalLM(config).eval()
+    ends = {"bos_token_id": None, "eos_token_id": None}
+    model = tiny_llama(vocab, hidden_size=width, layers=depth, num_key_value_heads=1, **ends).eval()
     with torch.no_grad():
         model.model.embed_tokens.weight.copy_(filled("embed_tokens.weight", (vocab, width)))
         model.lm_head.weight.copy_(filled("lm_head.weight", (vocab, width)))

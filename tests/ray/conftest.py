@@ -9,7 +9,6 @@ from draftwood import LoadOptions, Method
 from draftwood.cli import main
 from draftwood.ray.spec import ReplicaSpec
 from draftwood.ray.writer import WriteSettings
-from tests.tiny_chat import save_chat
 
 OPTIONS = ["--backend", "torch", "--dtype", "float32", "--profile", "none", "--method", "shared-noise", "--shape", "2-2"]
 OPTIONS += ["--max-new-tokens", "12", "--temperature", "0.9", "--seed", "11"]
@@ -18,13 +17,6 @@ SETTINGS = WriteSettings(id="index", seed=11, sampling={"temperature": 0.9}, lim
 
 def draftwood(*arguments):
     return CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="draftwood")
-
-
-@pytest.fixture(scope="session")
-def folders(tmp_path_factory):
-    """A target and its draft model."""
-    folder = tmp_path_factory.mktemp("replicated")
-    return save_chat(folder / "target"), save_chat(folder / "draft", layers=1, seed=1)
 
 
 @pytest.fixture(scope="session")

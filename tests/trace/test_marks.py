@@ -17,7 +17,6 @@ from draftwood.trace.page.pieces import round_data
 from draftwood.trace.text import describe_round
 from tests.engine.test_output import WITH_SPACES, Bytes
 from tests.helpers import output_of
-from tests.tiny_chat import save_chat
 from tests.trace.runs import run
 
 calm = settings(deadline=None, derandomize=True)
@@ -71,16 +70,8 @@ def test_the_first_word_joins_the_prompt_as_it_does_in_the_text():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("marks")
-    save_chat(path / "target")
-    save_chat(path / "draft", layers=1)
-    return path
-
-
-@pytest.fixture(scope="module")
-def pair(folder):
-    return load(folder / "target", folder / "draft", options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
+def pair(folders):
+    return load(*folders, options=LoadOptions(dtype="float32", device="cpu", backend="torch"))
 
 
 @pytest.mark.parametrize(
@@ -110,8 +101,8 @@ def test_blanks_of_a_token_are_seen_and_those_between_bytes_stay():
     assert [token_text(trace, token) for token in (5, 6)] == ["␣<F0 9F>", "a␣<b>"]
 
 
-def test_the_terminal_marks_whole_characters(folder):
-    arguments = ["--target", folder / "target", "--draft", folder / "draft", "--backend", "torch", "--dtype", "float32"]
+def test_the_terminal_marks_whole_characters(folders):
+    arguments = ["--target", folders[0], "--draft", folders[1], "--backend", "torch", "--dtype", "float32"]
     options = ["--regex", "a 🌍 b", "--method", "shared-noise", "--shape", "1-1-1", "--show", "--seed", "1", "the fox"]
     shown = CliRunner().invoke(main, ["generate", *map(str, arguments), *options])
     assert shown.exit_code == 0, shown.output
