@@ -139,7 +139,9 @@ class RoundArrays:
         return probs / (probs.sum() or 1.0)
 
     def distribution(self, vector: Vector, count: int) -> Distribution:
-        """The likeliest tokens of a vector over the columns."""
+        """The likeliest tokens of a vector over the columns; without any it is not read."""
+        if not count:
+            return Distribution(tokens=[], probs=[], rest=1.0)
         columns = None if self.columns is None else self.columns.cpu()
         [found] = _listed(*best_of(torch.from_numpy(vector[None]), count), columns)
         return found

@@ -74,7 +74,7 @@ class _Siblings:
         return total / (total + 1.0 - weight) if total > 0 else 0.0
 
 
-def walk_recursive(arrays: RoundArrays, row: int, path: Sequence[int], most: int = 1) -> Walk:
+def walk_recursive(arrays: RoundArrays, row: int, path: Sequence[int], most: int = 0) -> Walk:
     """Recursive rejection: at each node of the path, the children up to the accepted one; with the ``most`` likeliest tokens
     of distributions."""
     tests: list[Trial] = []
@@ -94,7 +94,7 @@ def walk_recursive(arrays: RoundArrays, row: int, path: Sequence[int], most: int
     return Walk(tests=tests, last=last)
 
 
-def walk_traversal(arrays: RoundArrays, row: int, path: Sequence[int], most: int = 1) -> Walk:
+def walk_traversal(arrays: RoundArrays, row: int, path: Sequence[int], most: int = 0) -> Walk:
     """Traversal verification: nodes from the leaves up, until one ends the path. A chance is the node's own weight."""
     end, children = path[-1] if path else 0, arrays.tree.children[row]
     tests: dict[int, Trial] = {}
