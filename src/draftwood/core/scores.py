@@ -40,6 +40,15 @@ class Scores:
     peaks: Peaks | None = None
 
 
+def at_depths(
+    scores: Float[Tensor, "row depth n"], depths: Int[np.ndarray | Tensor, "row node"]
+) -> Float[Tensor, "row node n"]:
+    """The scores of a block at the depths of nodes; -inf beyond the block."""
+    (rows, block, _), at = scores.shape, torch.as_tensor(depths, device=scores.device)
+    found = scores[torch.arange(rows, device=scores.device).unsqueeze(1), at.clamp(max=block - 1)]
+    return found.masked_fill_((at >= block).unsqueeze(-1), -torch.inf)
+
+
 def dense(values: Float[Tensor, "row node n"], tokens: Int[Tensor, "n"], vocab: int) -> Float[Tensor, "row node _"]:
     """Values over a vocabulary; -inf except at ``tokens``."""
     return values.new_full((*values.shape[:2], vocab), -torch.inf).index_copy_(-1, tokens, values)

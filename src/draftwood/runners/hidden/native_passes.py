@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from draftwood.core.scores import Scores, at_depths
 from draftwood.core.tree import NOTHING
 from draftwood.hardware.threads import RULE
 from draftwood.native.library import (
@@ -27,7 +28,7 @@ from draftwood.runners.hidden.module import BlockDrafter, DrafterModule
 from draftwood.runners.hidden.native_engine import drafter_engine, feature_engine
 from draftwood.runners.hidden.text import HiddenText
 from draftwood.runners.native.memory import RowMemory, succeed
-from draftwood.runners.native.network import Engine, MemoryTable, NativeOutput
+from draftwood.runners.native.network import Engine, MemoryTable
 from draftwood.runners.native.sources import Held
 from draftwood.runners.native.weights import sized
 from draftwood.runners.protocols import PerNode, Seen
@@ -90,15 +91,12 @@ class NativeEaglePasses(NativePasses):
         for text in texts:
             text.entries_read()
         assert out.hidden is not None
-        return out.hidden[0], out.logits
+        return out.hidden, out.logits
 
-    def _pass(
-        self, tokens: PerNode, depths: PerNode, seen: Seen, memories: Any, pending: Any, **inputs: Any
-    ) -> NativeOutput:
+    def _pass(self, tokens: PerNode, depths: PerNode, seen: Seen, memories: Any, pending: Any, **inputs: Any) -> Scores:
         """A pass of the network, whose ``inputs`` are either ``sources`` or ``features``."""
-        tokens, depths, seen = map(np.ascontiguousarray, (tokens, depths, seen))
         given = {"input_ids": tokens, "depths": depths, "seen": seen, "memories": memories, "pending": pending}
-        out: NativeOutput = self.network(**given, **inputs)
+        out: Scores = self.network(**given, **inputs)
         return out
 
 
@@ -184,10 +182,9 @@ class NativeBlockPasses(NativePasses, nn.Module):
         self, scores: Float[Tensor, "row depth draft_vocab"], tokens: PerNode, depths: PerNode
     ) -> Float[Tensor, "row node draft_vocab"]:
         """Scores after nodes: those of their depths, and what their tokens add; -inf beyond the block."""
-        (rows, nodes), (_, block, vocab) = tokens.shape, scores.shape
         if not self._adds:
-            row, depth = torch.arange(rows).unsqueeze(1), torch.as_tensor(depths)
-            return scores[row, depth.clamp(max=block - 1)].masked_fill_((depth >= block).unsqueeze(-1), -torch.inf)
+            return at_depths(scores, depths)
+        (rows, nodes), (_, block, vocab) = tokens.shape, scores.shape
         given, at = np.ascontiguousarray(tokens), np.ascontiguousarray(depths)
         where = array_address(given, np.int64, rows, nodes), array_address(at, np.int64, rows, nodes)
         out = torch.empty(rows, nodes, vocab, dtype=torch.float32)

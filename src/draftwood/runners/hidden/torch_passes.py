@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from draftwood.core.scores import at_depths
 from draftwood.runners.cache import TreeCache
 from draftwood.runners.forward import ForwardBatch
 from draftwood.runners.hidden.layers import block_input
@@ -137,10 +138,8 @@ class TorchBlockPasses(TorchPasses):
         self, scores: Float[Tensor, "row depth draft_vocab"], tokens: PerNode, depths: PerNode
     ) -> Float[Tensor, "row node draft_vocab"]:
         """Scores after nodes: those of their depths, and what their tokens add; -inf beyond the block."""
-        tokens, depths = (torch.as_tensor(part, device=scores.device) for part in (tokens, depths))
-        row, block = torch.arange(len(tokens), device=scores.device).unsqueeze(1), scores.shape[1]
-        found = scores[row, depths.clamp(max=block - 1)] + self.drafter.markov(tokens)
-        return found.masked_fill_((depths >= block).unsqueeze(-1), -torch.inf)
+        added: Tensor = self.drafter.markov(torch.as_tensor(tokens, device=scores.device))
+        return at_depths(scores, depths) + added
 
     def forward(
         self,

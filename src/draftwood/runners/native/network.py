@@ -7,15 +7,15 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import addressof, byref
 from functools import partial
-from typing import NamedTuple, TypeAlias, final
+from typing import TypeAlias, final
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from draftwood.core.errors import ModelError
-from draftwood.core.scores import Peaks
+from draftwood.core.scores import Peaks, Scores
 from draftwood.hardware.threads import RULE
 from draftwood.native.library import DrafterSource, Facts, LayerSource, Matrix, NewTokens, address, array_address, library
 from draftwood.runners.native.family import EMBEDDING
@@ -24,27 +24,13 @@ from draftwood.runners.native.memory import RowMemory, succeed
 from draftwood.runners.native.sources import Held, Part
 from draftwood.runners.native.stored import StoredModel
 from draftwood.runners.native.weights import sized
+from draftwood.runners.protocols import PerNode, Seen
 from draftwood.runners.rows import RowTable
 from draftwood.sampling.rows import Row
 
 _POSITIONS = 1024  # the first table of rotations
 Rotation: TypeAlias = Callable[[int], tuple[Float[Tensor, "*table position half"], Float[Tensor, "*table position half"]]]
 """Cosines and sines of the first positions; of several tables if layers differ."""
-
-
-class NativeOutput(NamedTuple):
-    """What a forward returns.
-
-    Attributes:
-        logits: of each node.
-        peaks: the highest of them, as :class:`draftwood.core.scores.Peaks`.
-        hidden: of each node, and of what was pending; None without layers. Drafters that read features give those of nodes
-            alone; the others are any numbers.
-    """
-
-    logits: Float[Tensor, "row node vocab"]
-    peaks: Peaks
-    hidden: tuple[Float[Tensor, "row node width"], Sequence[Float[Tensor, "_token width"]]] | None
 
 
 @final
@@ -157,14 +143,14 @@ class Engine(nn.Module):
 
     def forward(
         self,
-        input_ids: Int[np.ndarray, "row node"],
-        depths: Int[np.ndarray, "row node"],
-        seen: Bool[np.ndarray, "row node seen"],
+        input_ids: PerNode,
+        depths: PerNode,
+        seen: Seen,
         memories: Sequence[RowMemory],
         pending: Sequence[Sequence[int]],
         sources: Sequence[Float[Tensor, "_token sources_width"]] | None = None,
         features: Float[Tensor, "row node width"] | None = None,
-    ) -> NativeOutput:
+    ) -> Scores:
         """Read each row's pending tokens and nodes; score the nodes.
 
         Args:
@@ -172,18 +158,20 @@ class Engine(nn.Module):
             memories, pending: of the rows.
             sources: of a drafter that reads features, the float32 hidden states of the target at pending tokens, then nodes.
                 Those of an MTP head may be its own.
-            features: or the features of the nodes, if nothing is pending.
+            features: or the features of the nodes, if nothing is pending. With either, only nodes get hidden states, and
+                those of pending tokens are any numbers.
 
         Raises:
             CacheError: memory does not suffice, or the engine does not know a token.
-            ValueError: tensors or arrays have other sizes, types or orders.
+            ValueError: tensors or arrays have other sizes or types.
         """
+        input_ids, depths, seen = map(np.ascontiguousarray, (input_ids, depths, seen))
         (rows, nodes), (_, _, all_nodes) = input_ids.shape, seen.shape
         tokens, at = array_address(input_ids, np.int64, rows, nodes), array_address(depths, np.int64, rows, nodes)
         sees = array_address(seen, np.bool_, rows, nodes, all_nodes)
         if not 0 < rows == len(memories):
             raise ValueError(f"{rows} rows of nodes and {len(memories)} memories: give one for each, and at least one")
-        given, texts, longest = (NewTokens * rows)(), [], 0
+        given, texts = (NewTokens * rows)(), []
         for row, (memory, waiting) in enumerate(zip(memories, pending, strict=True)):
             texts.append((ctypes.c_int * len(waiting))(*waiting))
             given[row] = NewTokens(
@@ -192,9 +180,8 @@ class Engine(nn.Module):
                 None if sources is None else address(sources[row], torch.float32, len(waiting) + nodes, self.sources_width),
                 None if features is None else address(features[row], torch.float32, nodes, self.facts.width),
             )  # fmt: skip
-            longest = max(longest, len(memory) + len(waiting))
-        self.reach(longest + all_nodes)
         new, counts = partial(torch.empty, dtype=torch.float32), list(map(len, texts))
+        self.reach(all_nodes + max(len(memory) + count for memory, count in zip(memories, counts, strict=True)))
         logits = new(rows, nodes, self.facts.vocab)
         peaks = Peaks(np.empty((rows, nodes), np.float32), np.empty((rows, nodes), np.int64))
         width = self.facts.taps * self.facts.width
@@ -202,9 +189,9 @@ class Engine(nn.Module):
         found = (None if part is None else part.data_ptr() for part in (logits, hidden))
         succeed(library().read_tokens(given, rows, *found, *(part.ctypes.data for part in peaks), RULE.now))
         if hidden is None:
-            return NativeOutput(logits, peaks, None)
-        of_nodes, *read = hidden.split_with_sizes([rows * nodes, *counts]) if any(counts) else (hidden, *[hidden[:0]] * rows)
-        return NativeOutput(logits, peaks, (of_nodes.view(rows, nodes, width), read))
+            return Scores(logits, peaks=peaks)
+        of_nodes, *read = hidden.split_with_sizes([rows * nodes, *counts])
+        return Scores(logits, of_nodes.view(rows, nodes, width), read, peaks=peaks)
 
 
 def causal_network(source: StoredModel, hidden_layers: Sequence[int], longest: int | None) -> Engine:

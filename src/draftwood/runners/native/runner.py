@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, final
 
-import numpy as np
-
 from draftwood.core.scores import Scores
 from draftwood.core.tree import NOTHING
 from draftwood.hardware.machine import release_free_memory
 from draftwood.native.library import instruction_set
 from draftwood.runners.native.families import FAMILIES
 from draftwood.runners.native.memory import RowMemory
-from draftwood.runners.native.network import MemoryTable, NativeOutput, causal_network
+from draftwood.runners.native.network import MemoryTable, causal_network
 from draftwood.runners.native.refusals import refuse, why_not
 from draftwood.runners.native.stored import is_stored, source_of
 from draftwood.runners.protocols import Hidden, PerNode, Prefix, Seen
@@ -95,21 +93,18 @@ class NativeRunner(CausalRunner):
         pending = row.tokens[len(memory) : end]
         if not pending:
             return None
-        found = self._forward(*NOTHING, [memory], [pending]).hidden
-        return None if found is None else found[1][0]
+        read = self._forward(*NOTHING, [memory], [pending]).read
+        return None if read is None else read[0]
 
     def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         self._limits.check(max(len(row.tokens) for row in self._rows.rows))
-        logits, peaks, hidden = self._forward(tokens, depths, ancestors, self._rows.parts, self._rows.pending())
-        states, read = hidden or (None, None)
-        return Scores(logits, states, read, peaks=peaks)
+        return self._forward(tokens, depths, ancestors, self._rows.parts, self._rows.pending())
 
     def _forward(
         self, tokens: PerNode, depths: PerNode, seen: Seen, memories: Sequence[RowMemory], pending: Sequence[Sequence[int]]
-    ) -> NativeOutput:
+    ) -> Scores:
         start = perf_counter()
-        tokens, depths, seen = map(np.ascontiguousarray, (self._limits.clamp(tokens), depths, seen))
-        pending = self._limits.clamp_texts(pending)
-        found: NativeOutput = self.network(input_ids=tokens, depths=depths, seen=seen, memories=memories, pending=pending)
+        tokens, pending = self._limits.clamp(tokens), self._limits.clamp_texts(pending)
+        found: Scores = self.network(input_ids=tokens, depths=depths, seen=seen, memories=memories, pending=pending)
         self.forward_seconds += perf_counter() - start
         return found
