@@ -21,7 +21,7 @@ import torch
 from draftwood.core.errors import ConfigError
 from draftwood.core.files import replacing
 from draftwood.core.settings import Method
-from draftwood.draft.adaptive.learnt import Knowledge
+from draftwood.draft.adaptive.learnt import Knowledge, value_of
 from draftwood.hardware.machine import cache_folder
 from draftwood.loading.checkpoint import folder_of
 from draftwood.loading.profile import ProfileKey, difference, digest_of, same_models
@@ -155,7 +155,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Known]:
         return found, Known(
             profile_key=profile_key,
             choices={float(c["temperature"]): Method(**c["method"]) for c in found.get("choices", [])},
-            learnt={str(name): Knowledge.from_json(value) for name, value in found.get("learnt", {}).items()},
+            learnt={str(name): value_of(Knowledge, value) for name, value in found.get("learnt", {}).items()},
             path=path,
         )
     except OSError as error:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, final
+from functools import partial
+from typing import Any, Final, TypeVar, cast, final
 
 from draftwood.core.errors import ConfigError
 from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.cost import KNOTS, Costs
 from draftwood.draft.adaptive.lookup import KINDS
+
+T = TypeVar("T")
 
 
 @final
@@ -33,25 +36,6 @@ class Learnt:
     reach: tuple[float, ...] = ()
     worth: float = 1.1
     waits: tuple[float, ...] = (0.0, 0.0, 0.0)
-
-    @classmethod
-    def from_json(cls, data: object) -> Learnt:
-        """The value whose ``asdict`` was written as JSON.
-
-        Raises:
-            ConfigError: a field is missing, unknown or of another type, or a number is not finite or negative.
-        """
-        found = _fields(data, cls)
-        lists = {name: _numbers(name, found[name]) for name in ("gains", "reach")}
-        if not lists["gains"]:
-            raise ConfigError("gains is empty, but must have a number for the first level")
-        return cls(
-            costs=_costs(found["costs"]),
-            timed=found["timed"] is True,
-            worth=_number("worth", found["worth"]),
-            waits=_numbers("waits", found["waits"], count=3),
-            **lists,
-        )
 
 
 NOTHING: Final = Learnt()
@@ -78,42 +62,19 @@ class Knowledge:
     hits: tuple[float, ...]
     guesses: tuple[float, ...]
 
-    @classmethod
-    def from_json(cls, data: object) -> Knowledge:
-        """The value whose ``asdict`` was written as JSON.
 
-        Raises:
-            ConfigError: as :meth:`Learnt.from_json`, or a list of another length.
-        """
-        found = _fields(data, cls)
-        by_rows = found["by_rows"]
-        if not isinstance(by_rows, Mapping) or not all(str(rows).isdecimal() and int(rows) > 0 for rows in by_rows):
-            raise ConfigError(f"by_rows is {by_rows!r}, but must have numbers of rows as names")
-        return cls(
-            by_rows={int(rows): Learnt.from_json(learnt) for rows, learnt in by_rows.items()},
-            acceptance=_numbers("acceptance", found["acceptance"], len(constants.ACCEPTANCE_START), minimum=-math.inf),
-            hits=_numbers("hits", found["hits"], KINDS),
-            guesses=_numbers("guesses", found["guesses"], KINDS),
-        )
+def value_of(kind: type[T], data: object) -> T:
+    """The :class:`Knowledge`, or a value in it, whose ``asdict`` was written as JSON.
 
-
-_LEAST: Final = 1e-6  # plain rounds
-
-
-def _costs(data: object) -> Costs:
-    found = _fields(data, Costs)
-    trees, levels = (_numbers(name, found[name], len(KNOTS), minimum=_LEAST) for name in ("trees", "levels"))
-    base, back, opening = (_number(name, found[name]) for name in ("base", "back", "opening"))
-    return Costs(base=base, trees=trees, back=back, opening=opening, levels=levels)
-
-
-def _fields(data: object, of: type[Any]) -> Mapping[str, Any]:
-    """The mapping with exactly the fields of a class."""
-    wanted = {one.name for one in fields(of)}
+    Raises:
+        ConfigError: a field is missing, unknown or of another type, a list has another length, or a number is not finite or
+            too small.
+    """
+    wanted = {one.name for one in fields(cast(Any, kind))}
     if not isinstance(data, Mapping) or set(data) != wanted:
         came = sorted(data) if isinstance(data, Mapping) else type(data).__name__
-        raise ConfigError(f"{of.__name__} was read from {came}, but has the fields {sorted(wanted)}")
-    return data
+        raise ConfigError(f"{kind.__name__} was read from {came}, but has the fields {sorted(wanted)}")
+    return kind(**{name: _READERS[name](name, value) for name, value in data.items()})
 
 
 def _number(name: str, value: object, minimum: float = 0.0) -> float:
@@ -122,7 +83,30 @@ def _number(name: str, value: object, minimum: float = 0.0) -> float:
     return float(value)
 
 
-def _numbers(name: str, values: object, count: int | None = None, minimum: float = 0.0) -> tuple[float, ...]:
-    if not isinstance(values, list | tuple) or count not in (None, len(values)):
+def _numbers(
+    name: str, values: object, count: int | None = None, minimum: float = 0.0, min_count: int = 0
+) -> tuple[float, ...]:
+    if not isinstance(values, list | tuple) or count not in (None, len(values)) or len(values) < min_count:
         raise ConfigError(f"{name} is {values!r}, but must be a list of {count or 'some'} numbers")
     return tuple(_number(f"{name}[{i}]", value, minimum) for i, value in enumerate(values))
+
+
+def _by_rows(name: str, values: object) -> dict[int, Learnt]:
+    if not isinstance(values, Mapping) or not all(str(rows).isdecimal() and int(rows) > 0 for rows in values):
+        raise ConfigError(f"{name} is {values!r}, but must have numbers of rows as names")
+    return {int(rows): value_of(Learnt, learnt) for rows, learnt in values.items()}
+
+
+_READERS: Final[dict[str, Callable[[str, Any], Any]]] = {
+    **dict.fromkeys(("worth", "base", "back", "opening"), _number),
+    **dict.fromkeys(("trees", "levels"), partial(_numbers, count=len(KNOTS), minimum=1e-6)),
+    **dict.fromkeys(("hits", "guesses"), partial(_numbers, count=KINDS)),
+    "acceptance": partial(_numbers, count=len(constants.ACCEPTANCE_START), minimum=-math.inf),
+    "gains": partial(_numbers, min_count=1),
+    "reach": _numbers,
+    "waits": partial(_numbers, count=3),
+    "timed": lambda _, value: value is True,
+    "costs": lambda _, value: value_of(Costs, value),
+    "by_rows": _by_rows,
+}
+"""By the field's name, what reads it."""
