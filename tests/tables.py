@@ -11,7 +11,7 @@ from torch import Tensor
 
 from draftwood.core.draft_kind import CAUSAL, DraftKind
 from draftwood.core.scores import Scores
-from draftwood.runners.blocks.masked_block import BlockRound, check_count
+from draftwood.runners.blocks.masked_block import ScoresByDepth
 from draftwood.runners.protocols import ReadsAtOnce, Runner
 from draftwood.sampling.rows import Row
 
@@ -65,7 +65,7 @@ class TableRunner(ReadsAtOnce):
 
 
 @final
-class BlockTableRunner(ReadsAtOnce):
+class BlockTableRunner(ScoresByDepth):
     """A :class:`draftwood.runners.protocols.BlockRunner` whose block depends on the root alone.
 
     Args:
@@ -82,28 +82,18 @@ class BlockTableRunner(ReadsAtOnce):
         self.max_length: int | None = None
         self.device = table.device
         self.forward_seconds = 0.0
-        self._round = BlockRound()
-
-    def clear(self) -> None:
-        self._round.clear()
+        self.clear()
 
     def set_rows(self, rows: Sequence[Row]) -> None:
-        """The scores depend on the root alone."""
+        self._rows = list(rows)
 
-    def score_block(self, root: Int[Tensor, "row"], count: int) -> Float[Tensor, "row count vocab"]:
-        check_count(count, self.block)
-        return self.table[root, :count]
+    def score_block(self) -> Float[Tensor, "row block vocab"]:
+        return self.table[[row.tokens[-1] for row in self._rows]]
 
     def longer(self, block: int) -> BlockTableRunner:
-        return self
-
-    def extend(
-        self, tokens: Int[Tensor, "row node"], depths: Int[Tensor, "row node"], ancestors: Bool[Tensor, "row node seen"]
-    ) -> Scores:
-        return self._round.scores_of(self, tokens, depths)
-
-    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Float[Tensor, "_token width"]] | None = None) -> None:
-        self._round.clear()
+        found = BlockTableRunner(self.table[:, :block])
+        found.block = min(block, self.block)
+        return found
 
 
 def toy(block: int = 0) -> Runner:

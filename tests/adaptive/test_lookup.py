@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from draftwood.core.limits import Limits
+from draftwood.core.settings import Method
 from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.candidates import CandidateTree, Children
 from draftwood.draft.adaptive.controller import Controller
@@ -16,8 +17,9 @@ from draftwood.draft.adaptive.expand import GumbelExpander
 from draftwood.draft.adaptive.learnt import NOTHING
 from draftwood.draft.adaptive.lookup import PromptLookup
 from draftwood.draft.alignment import MAX_AGREED
-from draftwood.draft.ngram_index import NgramIndex, ngram
+from draftwood.draft.ngram_index import NgramIndex
 from draftwood.engine.decode import Decoder
+from draftwood.engine.methods import build
 from draftwood.engine.requests import Request
 from draftwood.sampling.counter_rng import CounterRng
 from draftwood.sampling.sampler import Sampler
@@ -55,6 +57,9 @@ def test_an_index_that_grows_with_the_text_finds_what_a_search_finds(seed):
     assert hits > 5
 
 
+NGRAM, _ = build(Method(method="ngram", shape="3"), None, greedy=True)
+
+
 def drafted(drafter, texts, limits, sources=()):
     """What a drafter without a model drafts after texts."""
     root, sampler = [text[-1] for text in texts], distribution_of(*texts, sources=sources)
@@ -66,14 +71,14 @@ def drafted(drafter, texts, limits, sources=()):
 def test_the_source_comes_before_the_text():
     texts, limits = [[0, 7, 8], [0, 3], [0, 9], [0, 3, 4, 5, 0, 3]], [4, 4, 4, 4]
     sources = [[7, 8, 2, 3, 4], [5, 3, 6], [1, 2], [3, 10, 11]]
-    assert drafted(ngram(3), texts, limits, sources) == [[2, 3, 4], [6, 0, 3], [], [4, 5, 0]]
-    assert drafted(ngram(3), texts, limits) == [[], [], [], [4, 5, 0]]  # without sources: the text alone
-    assert drafted(ngram(3), texts, [0, 1, 4, 2], sources) == [[], [6], [], [4, 5]]
+    assert drafted(NGRAM, texts, limits, sources) == [[2, 3, 4], [6, 0, 3], [], [4, 5, 0]]
+    assert drafted(NGRAM, texts, limits) == [[], [], [], [4, 5, 0]]  # without sources: the text alone
+    assert drafted(NGRAM, texts, [0, 1, 4, 2], sources) == [[], [6], [], [4, 5]]
 
 
 def test_nothing_is_guessed_that_the_target_never_writes():
     """An encoder may know more tokens than its decoder."""
-    assert drafted(ngram(3), [[3]], [3], [[3, 4, 90, 4]]) == [[4]]
+    assert drafted(NGRAM, [[3]], [3], [[3, 4, 90, 4]]) == [[4]]
     assert PromptLookup(3).guess(distribution_of([3], sources=[[3, 4, 90, 4]]), [3])[0].tokens == [4]
 
 

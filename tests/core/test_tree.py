@@ -9,5 +9,5 @@ def test_prefixes_follow_the_path_and_skip_padding():
     builder = TreeBuilder([0])
     builder.add([[1, 2]], [[0, 0]])
     builder.add([[3, 4, -1]], [[0, 1, 1]])
-    made = builder.build(branching=2, draw=Draw.POINT_MASS)
+    made = builder.build(draw=Draw.POINT_MASS)
     assert made.prefixes() == [[[], [1], [2], [1, 3], [2, 4], None]]

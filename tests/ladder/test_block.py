@@ -39,14 +39,14 @@ def trees(drafter, sampling, limits, stops=frozenset()):
     texts = [[r % VOCAB, (3 * r) % VOCAB] for r in range(ROWS)]
     sampler = sampler_of(sampling, texts, VOCAB, stops=stops)
     rng = CounterRng(range(ROWS), greedy=sampling.greedy).at([1 + r for r in range(ROWS)])
-    begin(drafter.runner, [t[:-1] for t in texts])
+    begin(drafter.runner, [t[:-1] for t in texts], roots=[t[-1] for t in texts])
     return drafter.draft([t[-1] for t in texts], sampler, rng, limits)
 
 
 @SAMPLINGS
 @STOPS
 def test_a_block_is_the_chain_that_is_grown_level_by_level(sampling, stops):
-    block = trees(BlockChain(blocks(), LENGTH), sampling, LIMITS, stops)
+    block = trees(BlockChain(blocks()), sampling, LIMITS, stops)
     levels = trees(LevelDrafter(blocks(), ConstantBranching((1,) * LENGTH)), sampling, LIMITS, stops)
     lengths = block.valid.sum(1) - 1
     assert len(set(lengths.tolist())) > 3
@@ -57,7 +57,7 @@ def test_a_block_is_the_chain_that_is_grown_level_by_level(sampling, stops):
         ours, theirs = getattr(block, name), getattr(levels, name)[:, : block.size]
         assert np.array_equal(ours[block.valid], theirs[block.valid])
     assert np.array_equal(block.ancestors[block.valid], levels.ancestors[:, : block.size, : block.size][block.valid])
-    assert (block.draw, block.branching) == (levels.draw, levels.branching)
+    assert block.draw == levels.draw
     if sampling.greedy:
         assert block.draft_log_probs is None
     else:
@@ -66,9 +66,9 @@ def test_a_block_is_the_chain_that_is_grown_level_by_level(sampling, stops):
 
 
 def test_a_forward_that_fails_is_a_root_alone_that_the_draft_has_not_read():
-    drafter, read = BlockChain(blocks(), LENGTH), []
+    drafter, read = BlockChain(blocks()), []
 
-    def fails(root, count):
+    def fails():
         raise ModelError("no forward")
 
     drafter.runner.score_block = fails
@@ -80,9 +80,9 @@ def test_a_forward_that_fails_is_a_root_alone_that_the_draft_has_not_read():
 
 
 def test_the_tree_is_as_long_as_the_longest_row_needs():
-    short = trees(BlockChain(blocks(), LENGTH), Sampling(), [2] * ROWS)
+    short = trees(BlockChain(blocks()), Sampling(), [2] * ROWS)
     assert (short.size, short.draft_logp.shape[1]) == (3, 2)
-    runner = BlockChain(blocks(), LENGTH)
+    runner = BlockChain(blocks())
     runner.runner.score_block = None  # without room it is not called
     none = trees(runner, Sampling(), [0] * ROWS)
     assert none.valid.tolist() == [[True]] * ROWS
@@ -107,13 +107,13 @@ def test_auto_drafts_blocks_where_the_draft_fills_them():
     draft = random_blocks(3, 3)
     for greedy, verifier in ((False, "recursive"), (True, "greedy")):
         drafter, verify = build(Method(), draft, greedy=greedy)
-        assert (type(drafter), drafter.length, verify.name) == (BlockChain, draft.block, verifier)
-    assert build(Method(shape="2"), draft, greedy=False)[0].length == 2
+        assert (type(drafter), drafter.runner.block, verify.name) == (BlockChain, draft.block, verifier)
+    assert build(Method(shape="2"), draft, greedy=False)[0].runner.block == 2
     assert build(Method(nodes=5), draft, greedy=False)[0].name == "shared-noise"
     assert build(Method(method="shared-noise"), draft, greedy=False)[0].grower.shape.depth == draft.block
     assert build(Method(), tiny_runner(3, 1), greedy=False)[0].name == "adaptive"
     draft.block = 25
-    assert build(Method(), draft, greedy=True)[0].length == BLOCK < 25
+    assert build(Method(), draft, greedy=True)[0].runner.block == BLOCK < 25
 
 
 @pytest.mark.parametrize(("method", "shape"), [

@@ -22,7 +22,7 @@ class Vain(SampledExpander):
 
     def expand(self, pending, rng, depth, first, sizes):
         logp = pending.settled.dense()
-        drawn = rng.ordered(logp, 2, first, 0).tolist()
+        drawn = rng.ordered(logp, 2, first).tolist()
         return [
             [
                 Children(own := [t for t in tokens if t >= 0], distribution[own].clamp(min=math.log(1e-30)).tolist())

@@ -119,11 +119,7 @@ class OneRng:
     def at(self, positions):
         rng = CounterRoundRng(self.inner, positions)
 
-        def token(distribution):
-            waits = rng._exponential(0, 1, distribution).squeeze(1)
-            return (distribution / waits).argmax(-1)
-
-        rng.token = token
+        rng.token = lambda distribution: rng._arrivals(distribution.log().unsqueeze(1), 0).squeeze(1).argmin(-1)
         return rng
 
 

@@ -54,7 +54,7 @@ def chain_of(tokens):
     builder = TreeBuilder([0])
     for token in tokens:
         builder.add([[token]], [[0]])
-    return builder.build(branching=1, draw=Draw.POINT_MASS)
+    return builder.build(draw=Draw.POINT_MASS)
 
 
 # After the root 2 is best and 1 is 0.41 nats behind; then 3 is best, 0 is 0.69 behind, 1 is 1.10 behind; then 1 and 2 tie

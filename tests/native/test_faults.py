@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from draftwood.core.errors import CacheError, ModelError, NumericsError
+from draftwood.core.log_probs import Pending
 from draftwood.native import library as native
 from draftwood.native import sampling
 from draftwood.runners.context import token_bytes
@@ -158,9 +159,11 @@ def test_a_forward_of_other_sizes_is_refused(change, said):
 ])  # fmt: skip
 @pytest.mark.parametrize("cut", [None, Truncation(5)])
 def test_scores_and_noise_of_other_sizes_are_refused(cut, change, said):
-    given = {"keys": np.array([[5], [6]]), "bases": torch.arange(7), "columns": None, "count": 7}
+    given = {"keys": np.array([[5], [6]]), "bases": torch.arange(7), "count": 7, **change}
+    pending = Pending(scores=torch.zeros(2, 1, 7), cuts=[cut] * 2, vocab=8)
+    object.__setattr__(pending, "tokens", given.pop("columns", None))
     with pytest.raises((RuntimeError, ValueError), match=said):
-        sampling.best(torch.zeros(2, 1, 7), [cut] * 2, **{**given, **change})
+        sampling.best(pending, **given)
 
 
 @pytest.mark.parametrize(("layers", "wider"), [(2, False), (30, True)])

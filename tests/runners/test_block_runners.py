@@ -52,13 +52,13 @@ class Rounds:
     def some(self, count):
         return [self.rng.randrange(3, VOCAB) for _ in range(count)]
 
-    def round(self, count=None, *, scored=True):
-        """Score ``count`` places at once or node by node, compare every row, accept a ragged number of tokens."""
+    def round(self, whole=False, *, scored=True):
+        """Score the block at once or node by node, compare every row, accept a ragged number of tokens."""
         new = [self.some(self.rng.randrange(BLOCK)) for _ in self.texts]
         roots = torch.tensor([text[-1] for text in self.texts])
         worst, nodes = 0.0, [[0] * scored for _ in self.texts]
-        if scored and count is not None:
-            worst = self.compare(self.runner.score_block(roots.tolist(), count), range(count), count)
+        if scored and whole:
+            worst = self.compare(self.runner.score_block(), range(self.runner.block))
         elif scored:
             worst, nodes = self.by_node(roots, new)
         for text, tokens in zip(self.texts, new, strict=True):
@@ -74,11 +74,11 @@ class Rounds:
             tokens = torch.tensor([[9, n[depth - 1] if len(n) >= depth else 8] for n in new])
             ancestors = torch.ones(rows, 2, 2 * depth + 1, dtype=torch.bool)  # not looked at
             scores.append(self.runner.extend(tokens, torch.full((rows, 2), depth), ancestors).logits)
-        worst = self.compare(torch.cat(scores, dim=1), [0, 1, 1, 2, 2], self.runner.block)
+        worst = self.compare(torch.cat(scores, dim=1), [0, 1, 1, 2, 2])
         return worst, [[0, *(2, 4)[: len(n)]] for n in new]
 
-    def compare(self, scores, places, count):
-        wanted = [self.scores_of(row.source, row.tokens, count)[list(places)] for row in self.rows]
+    def compare(self, scores, places):
+        wanted = [self.scores_of(row.source, row.tokens, self.runner.block)[list(places)] for row in self.rows]
         return difference(scores, torch.stack(wanted))
 
     def add(self, sources):
@@ -100,41 +100,40 @@ def masked_rounds(block=BLOCK):
 def test_scores_are_those_of_each_row_alone_in_every_round():
     rounds = masked_rounds()
     assert isinstance(rounds.runner, BlockRunner)
-    for count in (BLOCK, 1, None, 3):
-        assert rounds.round(count) < EXACT
+    for whole in (True, False, True):
+        assert rounds.round(whole=whole) < EXACT
     rounds.round(scored=False)
-    assert rounds.round(BLOCK) < EXACT
+    assert rounds.round(whole=True) < EXACT
     rounds.keep([0, 2, 3])  # a row has left
-    assert max(rounds.round(None), rounds.round(2)) < EXACT
+    assert max(rounds.round(), rounds.round(whole=True)) < EXACT
     rounds.keep([1])
-    assert max(rounds.round(BLOCK), rounds.round(None)) < EXACT
+    assert max(rounds.round(whole=True), rounds.round()) < EXACT
     assert len({len(t) for t in rounds.texts}) == 1  # a single row needs no mask
     rounds.begin(SOURCES[::-1])
-    assert max(rounds.round(BLOCK), rounds.round(None)) < EXACT
+    assert max(rounds.round(whole=True), rounds.round()) < EXACT
+    for block in (1, 3):
+        assert masked_rounds(block).round(whole=True) < EXACT
 
 
 def test_it_never_proposes_what_no_text_holds():
     rounds = masked_rounds()
     runner = rounds.runner
     assert (runner.block, runner.vocab_size, runner.kind) == (BLOCK, VOCAB, MASKED_BLOCK)
-    rounds.round(BLOCK)
-    scores = runner.score_block([t[-1] for t in rounds.texts], BLOCK)
+    rounds.round(whole=True)
+    scores = runner.score_block()
     never = scores.isinf().all(dim=0).all(dim=0)
     assert never.nonzero().flatten().tolist() == [START, MASK]
     assert runner.forward_seconds > 0
-    for wrong in (0, BLOCK + 1):
-        with pytest.raises(ConfigError, match=f"does not fit the draft: give 1 to {BLOCK}"):
-            runner.score_block([3] * len(SOURCES), wrong)
 
 
 def test_a_longer_block_than_that_of_the_training_and_the_end_of_the_positions():
     rounds, room = masked_rounds(block=12), 64
-    assert rounds.round(12) < EXACT
+    assert rounds.round(whole=True) < EXACT
     assert rounds.runner.max_length == room - 12
     long = [rounds.some(room - 12), rounds.some(room), rounds.some(3), rounds.some(1)]
     for text, new in zip(rounds.texts, long, strict=True):
         text[:] = [START, *new[:-1]]
-    scores = rounds.runner.score_block([text[-1] for text in rounds.texts], 12)
+    scores = rounds.runner.score_block()
     assert scores[:, :, [START, MASK]].isneginf().all()
     for row in (0, 2, 3):  # in the second one there is no room for a block, and nothing is drafted
         wanted = masked_scores(rounds.runner.model, SOURCES[row], rounds.texts[row], 12)
@@ -153,15 +152,13 @@ def test_a_longer_block_of_the_same_drafter_has_a_memory_of_its_own():
     assert (plain.block, plain.max_length) == (BLOCK, 64 - BLOCK)
     assert (rounds.runner.block, rounds.runner.max_length) == (12, 64 - 12)
     for _ in range(2):
-        assert max(rounds.round(12), others.round(BLOCK)) < EXACT
-    with pytest.raises(ConfigError, match="does not fit the draft: give 1 to 5"):
-        plain.score_block([3], 12)
+        assert max(rounds.round(whole=True), others.round(whole=True)) < EXACT
 
 
 def test_method_block_takes_a_longer_block_where_the_drafter_can():
     method = Method(method="block", shape="12")
     drafter, _ = build(method, MaskedBlockRunner(masked_block()), greedy=True)
-    assert (drafter.length, drafter.runner.block, drafter.runner.max_length) == (12, 12, 52)
+    assert (drafter.runner.block, drafter.runner.max_length) == (12, 52)
     with pytest.raises(ConfigError, match="the block has 64 masked positions, but the model takes 1 to 63"):
         build(Method(method="block", shape="64"), MaskedBlockRunner(masked_block()), greedy=True)
     with pytest.raises(ConfigError, match=f"12 tokens deep, but the draft fills blocks of {BLOCK}"):
@@ -184,15 +181,15 @@ def test_what_depends_on_the_source_alone_is_computed_once(monkeypatch):
         MaskedBlockPasses, "read", lambda self, tokens, *rest: (read.append(tokens), plain(self, tokens, *rest))[1]
     )
     rounds.begin(SOURCES)
-    assert max(rounds.round(BLOCK), rounds.round(1), rounds.round(3)) < EXACT
+    assert max(rounds.round(whole=True), rounds.round()) < EXACT
     rounds.add([[7, 1]])
-    assert rounds.round(BLOCK) < EXACT
+    assert rounds.round(whole=True) < EXACT
     assert [len(tokens) for tokens in read] == [len(SOURCES), 1]
 
 
 def test_beyond_the_block_nothing_is_possible():
     runner = BlockTableRunner(torch.randn(3, 2, 3))
-    begin(runner, [[]])
+    begin(runner, [[]], roots=[2])
     eye = torch.ones(1, 1, 1, dtype=torch.bool)
     first = runner.extend(torch.tensor([[2]]), torch.tensor([[0]]), eye).logits
     assert torch.equal(first[0, 0], runner.table[2, 0])
@@ -207,11 +204,11 @@ def test_beyond_the_block_nothing_is_possible():
 
 def test_control_a_drop_of_the_wrong_row_of_the_sources(monkeypatch):
     rounds = masked_rounds()
-    assert rounds.round(BLOCK) < EXACT
+    assert rounds.round(whole=True) < EXACT
     inner = Sources.picked
     monkeypatch.setattr(Sources, "picked", lambda self, rows: inner(self, [row - 1 for row in rows]))
     rounds.keep([1, 2, 3])
-    assert rounds.round(BLOCK) > WRONG
+    assert rounds.round(whole=True) > WRONG
 
 
 def test_control_answers_of_other_tokens_of_the_source(monkeypatch):
@@ -224,18 +221,18 @@ def test_control_answers_of_other_tokens_of_the_source(monkeypatch):
 
     monkeypatch.setattr(MaskedBlockPasses, "read", read)
     rounds.begin(SOURCES)
-    assert rounds.round(BLOCK) > WRONG
+    assert rounds.round(whole=True) > WRONG
 
 
 def test_control_a_mask_that_hides_nothing(monkeypatch):
     rounds = masked_rounds()
     rounds.round(scored=False)
     monkeypatch.setattr("draftwood.runners.blocks.masked_block.padding_bias", lambda seen, dtype: None)
-    assert rounds.round(BLOCK) > WRONG
+    assert rounds.round(whole=True) > WRONG
 
 
 def test_control_a_text_that_lacks_a_token():
     rounds = masked_rounds()
-    rounds.round(BLOCK)
+    rounds.round(whole=True)
     rounds.runner._rows = [replace(row, tokens=row.tokens[1:]) for row in rounds.rows]
-    assert rounds.round(BLOCK) > WRONG
+    assert rounds.round(whole=True) > WRONG

@@ -88,8 +88,8 @@ def test_the_draft_may_say_what_the_target_cannot():
     for seed in range(60):
         rng = CounterRng([seed]).at([1])
         builder = TreeBuilder([0])
-        builder.add(rng.ordered(draft.dense(), 3, 0, 1)[:, 0].tolist(), [[0, 0, 0]])
-        tree = builder.build(branching=3, draw=Draw.WITHOUT_REPLACEMENT, ranking=lambda: draft)
+        builder.add(rng.ordered(draft.dense(), 3, 0)[:, 0].tolist(), [[0, 0, 0]])
+        tree = builder.build(draw=Draw.WITHOUT_REPLACEMENT, ranking=lambda: draft)
         one = Recursive().verify(tree, target.settled.dense(), rng)
         other = sparse.verify(Recursive(), tree, target, rng)
         assert one == other

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol, final, runtime_checkable
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -35,20 +36,15 @@ class Beam(NamedTuple):
 class RoundRng(Protocol):
     """Every random choice of one round.
 
-    ``first`` is the number of the call's first node among all nodes of the round that draw children. ``of`` is how many
-    such nodes the round has, or 0 if that is not known.
+    ``first`` is the number of the call's first node among all nodes of the round that draw children.
     """
 
-    def ordered(
-        self, log_q: Float[Tensor, "row node vocab"], count: int, first: int, of: int
-    ) -> Int[Tensor, "row node count"]:
+    def ordered(self, log_q: Float[Tensor, "row node vocab"], count: int, first: int) -> Int[Tensor, "row node count"]:
         """An ordered sample without replacement at each node (Gumbel-top-k); -1 where the support is exhausted."""
         ...
 
-    def independent(
-        self, log_q: Float[Tensor, "row node vocab"], count: int, first: int, of: int
-    ) -> Int[Tensor, "row node count"]:
-        """``count`` independent draws at each node; -1 without support. Here ``first`` and ``of`` count children."""
+    def independent(self, log_q: Float[Tensor, "row node vocab"], count: int, first: int) -> Int[Tensor, "row node count"]:
+        """``count`` independent draws at each node; -1 without support. Here ``first`` counts children."""
         ...
 
     def beam(
@@ -58,7 +54,6 @@ class RoundRng(Protocol):
         times: Float[Tensor, "row node"],
         width: int,
         first: int,
-        of: int,
     ) -> Beam:
         """One level of stochastic beam search below nodes with these ``phi`` and ``times``."""
         ...
@@ -102,16 +97,19 @@ class SubsetRng:
         return self._rng.shared(offset, count, self._vocab, own)
 
 
-def drawing_space(scores: Pending, rng: RoundRng) -> tuple[Float[Tensor, "row node n"], RoundRng, Int[Tensor, "n"] | None]:
-    """What children are drawn from: log-probabilities, the choices over their columns, and the columns' tokens.
+def drawing_space(
+    scores: Pending, rng: RoundRng
+) -> tuple[Float[Tensor, "row node n"], RoundRng, Callable[[Int[Tensor, "*drawn"]], Int[Tensor, "*drawn"]]]:
+    """What children are drawn from: log-probabilities, the choices over their columns, and the tokens of drawn columns, of
+    which -1 is none.
 
-    The tokens are None where columns are tokens. Other rows' cuts change no row's columns, so they change no choice of it.
+    Other rows' cuts change no row's columns, so they change no choice of it.
     """
     if (tokens := scores.tokens) is None:
-        return scores.settled.dense(), rng, None
+        return scores.settled.dense(), rng, lambda drawn: drawn
     columns = replace(scores, tokens=None, vocab=len(tokens)) if any(scores.cuts) else scores
     logp = columns.settled.dense() if columns.tokens is None else columns.settled.logp
-    return logp, SubsetRng(rng, tokens, scores.vocab), tokens
+    return logp, SubsetRng(rng, tokens, scores.vocab), lambda drawn: torch.where(drawn < 0, drawn, tokens[drawn])
 
 
 @runtime_checkable

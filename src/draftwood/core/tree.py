@@ -34,7 +34,6 @@ class DraftTree:
         depths: distance from the root.
         valid: False for padding, where the draft's support was exhausted.
         ancestors: ``[row, i, j]`` is True when ``j`` is ``i`` or one of its ancestors.
-        branching: the largest number of children that a node may have.
         draw: how siblings were chosen.
         ranking: returns the draft's distributions at the inner nodes, which come first; None without a draft model. Calling
             it may copy them.
@@ -47,7 +46,6 @@ class DraftTree:
     depths: Int[np.ndarray, "row node"]
     valid: Bool[np.ndarray, "row node"]
     ancestors: Bool[np.ndarray, "row node node"]
-    branching: int
     draw: Draw
     ranking: Callable[[], Distributions] | None = None
     stop: str | None = None
@@ -184,6 +182,12 @@ class TreeBuilder:
                 row.add(token, first + parent)
         self.first = self.size - max(map(len, tokens))
 
+    def add_chains(self, chains: Sequence[Sequence[int]]) -> None:
+        """Append a chain below each root."""
+        for row, chain in zip(self.rows, chains, strict=True):
+            for parent, token in enumerate(chain):
+                row.add(token, parent)
+
     def nodes(self, first: int = 0) -> Nodes:
         """The nodes from this one on. Shorter rows get padding."""
         size, rows = self.size, self.rows
@@ -203,7 +207,6 @@ class TreeBuilder:
     def build(
         self,
         *,
-        branching: int,
         draw: Draw,
         ranking: Callable[[], Distributions] | None = None,
         stop: str | None = None,
@@ -217,7 +220,6 @@ class TreeBuilder:
             depths=depths,
             valid=np.array([row.tokens for row in self.rows]) >= 0,
             ancestors=ancestors,
-            branching=branching,
             draw=draw,
             ranking=ranking,
             stop=stop,

@@ -19,7 +19,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from draftwood.core.draws import Draw
-from draftwood.core.log_probs import Distributions
 from draftwood.core.rng import RoundRng
 from draftwood.core.rounds import Round
 from draftwood.core.tree import DraftTree, TreeBuilder
@@ -32,24 +31,22 @@ from draftwood.sampling.sampler import Sampler
 
 @final
 class BlockChain:
-    """Drafts a chain of up to ``length`` tokens from one forward.
+    """Drafts a chain of up to ``runner.block`` tokens from one forward.
 
-    The chain is the one that :class:`LevelDrafter` grows from the same scores and noise. The forward always scores
-    ``length`` tokens, so a row's draft does not depend on its neighbours' limits. Penalties and processors need the earlier
-    tokens of the chain. With them the chain is grown level by level, from a forward of the runner's whole block.
+    The chain is the one that :class:`LevelDrafter` grows from the same scores and noise. The forward always scores the
+    whole block, so a row's draft does not depend on its neighbours' limits. Penalties and processors need the earlier
+    tokens of the chain. With them the chain is grown level by level.
 
     Args:
         runner: the draft model.
-        length: the most tokens of a draft, up to ``runner.block``.
     """
 
     name = "block"
     draw = Draw.WITHOUT_REPLACEMENT
 
-    def __init__(self, runner: BlockRunner, length: int) -> None:
+    def __init__(self, runner: BlockRunner) -> None:
         self.runner = runner
-        self.length = length
-        self._level = LevelDrafter(runner, ConstantBranching((1,) * length))
+        self._level = LevelDrafter(runner, ConstantBranching((1,) * runner.block))
         self._by_level = False
         self._scored = False
 
@@ -61,14 +58,18 @@ class BlockChain:
         if max(limits) <= 0:
             return root_alone(root)
         try:
-            log_probs = sampler.draft(self.runner.score_block(root, self.length), list).settled
+            log_probs = sampler.draft(self.runner.score_block(), list).settled
             self._scored = True
         except Exception as error:
             return root_alone(root, FAILED, error)
-        logp = _mask_limits(log_probs.dense(), limits)
-        chains = rng.ordered(logp, 1, 0, logp.shape[1]).squeeze(-1).tolist()  # host sync
-        lengths = [_length(chain, row.stops) for chain, row in zip(chains, sampler.rows, strict=True)]
-        return _chain(root, chains, lengths, log_probs, certain=sampler.greedy)
+        drawn = rng.ordered(_mask_limits(log_probs.dense(), limits), 1, 0).squeeze(-1).tolist()  # host sync
+        chains = [_drafted(tokens, row.stops) for tokens, row in zip(drawn, sampler.rows, strict=True)]
+        builder, depth = TreeBuilder(root), max(map(len, chains))
+        builder.add_chains(chains)
+        return builder.build(
+            draw=Draw.POINT_MASS if sampler.greedy else self.draw,
+            ranking=partial(log_probs.at, range(depth)) if depth else None,
+        )
 
     def commit(self, this_round: Round) -> None:
         if self._by_level:
@@ -80,29 +81,12 @@ class BlockChain:
 
 def _mask_limits(logp: Float[Tensor, "row depth vocab"], limits: Sequence[int]) -> Float[Tensor, "row depth vocab"]:
     """The distributions to draw from: no token is possible beyond a row's limit."""
-    depths = logp.shape[1]
-    if min(limits) >= depths:
-        return logp
-    beyond = torch.arange(depths, device=logp.device) >= torch.tensor(limits, device=logp.device).unsqueeze(1)
+    depths = torch.arange(logp.shape[1], device=logp.device)
+    beyond = depths >= torch.tensor(limits, device=logp.device).unsqueeze(1)
     return logp.masked_fill(beyond.unsqueeze(-1), -torch.inf)
 
 
-def _length(tokens: list[int], stops: frozenset[int]) -> int:
-    """Number of tokens before the first -1, and up to the first token that ends the text."""
-    real = sum(1 for _ in takewhile(lambda token: token >= 0, tokens))
-    return next((i + 1 for i, token in enumerate(tokens[:real]) if token in stops), real)
-
-
-def _chain(
-    root: Sequence[int], tokens: Sequence[Sequence[int]], lengths: Sequence[int], log_probs: Distributions, *, certain: bool
-) -> DraftTree:
-    """A chain per row; the tokens were drawn from ``log_probs``, or are the likeliest ones."""
-    builder, depth = TreeBuilder(root), max(lengths)
-    for row, chain, length in zip(builder.rows, tokens, lengths, strict=True):
-        for parent, token in enumerate(chain[:length]):
-            row.add(token, parent)
-    return builder.build(
-        branching=1,
-        draw=Draw.POINT_MASS if certain else Draw.WITHOUT_REPLACEMENT,
-        ranking=partial(log_probs.at, range(depth)) if depth else None,
-    )
+def _drafted(tokens: list[int], stops: frozenset[int]) -> list[int]:
+    """The tokens before the first -1, and up to the first one that ends the text."""
+    end = next((i for i, token in enumerate(tokens, 1) if token in stops), len(tokens))
+    return list(takewhile(lambda token: token >= 0, tokens[:end]))

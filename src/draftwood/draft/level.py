@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import Protocol, final, runtime_checkable
+from typing import NamedTuple, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -23,15 +22,12 @@ from draftwood.runners.protocols import Runner
 from draftwood.sampling.sampler import Sampler
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Level:
+class Level(NamedTuple):
     """The newest nodes of a growing tree.
 
     Attributes:
         depth: their depth.
         first: the number of the first node.
-        of: number of nodes of the whole round that are expanded.
         tokens: -1 where there is no node.
         parents: indices within the level above.
         phi, times: log-probability and arrival time of each node's path; None outside beams and at the root.
@@ -39,22 +35,14 @@ class Level:
 
     depth: int
     first: int
-    of: int
     tokens: Int[Tensor, "row n"]
     parents: Int[Tensor, "row n"]
     phi: Float[Tensor, "row n"] | None = None
     times: Float[Tensor, "row n"] | None = None
 
-    def below(
-        self,
-        tokens: Int[Tensor, "row m"],
-        parents: Int[Tensor, "row m"],
-        phi: Float[Tensor, "row m"] | None = None,
-        times: Float[Tensor, "row m"] | None = None,
-    ) -> Level:
-        """The next level."""
-        first = self.first + self.tokens.shape[1]
-        return replace(self, depth=self.depth + 1, first=first, tokens=tokens, parents=parents, phi=phi, times=times)
+    def below(self, tokens: Int[Tensor, "row m"], parents: Int[Tensor, "row m"], *path: Float[Tensor, "row m"]) -> Level:
+        """The next level; in beams with its log-probabilities and times."""
+        return Level(self.depth + 1, self.first + self.tokens.shape[1], tokens, parents, *path)
 
     def below_each(self, tokens: Int[Tensor, "row n count"]) -> Level:
         """The next level from every node's children; -1 where there is no child."""
@@ -70,13 +58,11 @@ class LevelPolicy(Protocol):
     Attributes:
         name, draw: as of :class:`draftwood.draft.Drafter`.
         widths: nodes per level, from depth 1 on.
-        branching: the largest number of children of one node.
     """
 
     name: str
     draw: Draw
     widths: tuple[int, ...]
-    branching: int
 
     def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
         """The next level, given the draft's log-probabilities at this one."""
@@ -106,7 +92,7 @@ class LevelDrafter:
         widths = self.policy.widths[: max(limits)]
         builder = TreeBuilder(root)
         roots = torch.tensor([[int(token)] for token in root], device=self.runner.device)
-        level = Level(depth=0, first=0, of=1 + sum(widths[:-1]), tokens=roots, parents=torch.zeros_like(roots))
+        level = Level(0, 0, roots, torch.zeros_like(roots))
         drafted = [[0]] * len(limits)  # a root never ends the text
         scores: list[Pending] = []
         self._evaluated, stop, failure = 0, None, None
@@ -116,18 +102,16 @@ class LevelDrafter:
             except Exception as error:  # the levels so far stay: their nodes were drawn before anything read them
                 stop, failure = FAILED, error
                 break
-            logp, columns_rng, tokens = drawing_space(scores[-1], rng)
+            logp, columns_rng, tokens_of = drawing_space(scores[-1], rng)
             possible = _possible(logp, drafted, level.depth, sampler, limits)
             level = self.policy.expand(level, possible, columns_rng)
-            if tokens is not None:
-                level = replace(level, tokens=torch.where(level.tokens >= 0, tokens[level.tokens.clamp(min=0)], -1))
+            level = level._replace(tokens=tokens_of(level.tokens))
             drafted, above = torch.stack([level.tokens, level.parents]).tolist()  # host sync
             builder.add(drafted, above)
             if max(map(max, drafted)) < 0:
                 stop = "no token is left possible"
                 break
         return builder.build(
-            branching=self.policy.branching,
             draw=Draw.POINT_MASS if sampler.greedy else self.draw,
             ranking=partial(_joined, scores) if scores else None,
             stop=stop,

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple, final
 
 from draftwood.core.history import SIZES, History
 from draftwood.draft.alignment import MAX_AGREED, Alignment
-from draftwood.draft.proposed import ProposedChains
 from draftwood.sampling.rows import Row
 
 _MAX_NGRAM: Final = 3  # tokens of the longest n-gram that is looked up in the text itself
@@ -124,8 +123,3 @@ class NgramIndex:
                     size += 1
                 return at, size
         return 0, 0
-
-
-def ngram(length: int) -> ProposedChains:
-    """Drafts chains of up to ``length`` tokens by prompt lookup; no draft model."""
-    return ProposedChains("ngram", NgramIndex.of, length)

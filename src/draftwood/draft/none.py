@@ -34,7 +34,6 @@ def root_alone(root: Sequence[int], stop: str | None = None, error: Exception | 
         depths=zeros,
         valid=valid,
         ancestors=ancestors,
-        branching=0,
         draw=Draw.POINT_MASS,
         stop=stop,
         error=error,

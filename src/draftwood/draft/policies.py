@@ -31,12 +31,11 @@ class IndependentChains:
 
     def __init__(self, width: int, length: int) -> None:
         self.widths = (width,) * length
-        self.branching = width
 
     def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
-        count = self.branching if level.depth == 0 else 1
+        count = self.widths[0] if level.depth == 0 else 1
         child = level.first + level.tokens.shape[1]  # one slot per child: a node may draw several times
-        return level.below_each(rng.independent(logp, count, child, 1 + sum(self.widths)))
+        return level.below_each(rng.independent(logp, count, child))
 
 
 @final
@@ -51,14 +50,13 @@ class ConstantBranching:
         self.draw = draw
         self._branching = branching
         self.widths = tuple(accumulate(branching, mul))
-        self.branching = max(branching)
-        drawn = "chain" if self.branching == 1 else "rsd-c"
+        drawn = "chain" if max(branching) == 1 else "rsd-c"
         self.name = "shared-noise" if draw is Draw.SHARED_NOISE else drawn
 
     def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
         count = self._branching[level.depth]
         if self.draw is not Draw.SHARED_NOISE:
-            return level.below_each(rng.ordered(logp, count, level.first, level.of))
+            return level.below_each(rng.ordered(logp, count, level.first))
         scores = Pending(scores=logp, cuts=[None] * len(logp), vocab=logp.shape[-1])
         best = best_tokens(scores, rng, level.depth, count)
         return level.below_each(torch.as_tensor(best.tokens, device=logp.device))
@@ -76,13 +74,12 @@ class StochasticBeam:
 
     def __init__(self, width: int, length: int) -> None:
         self.widths = (width,) * length
-        self.branching = width
 
     def expand(self, level: Level, logp: Float[Tensor, "row n vocab"], rng: RoundRng) -> Level:
-        width = self.branching
+        width = self.widths[0]
         phi = torch.zeros_like(logp[..., 0]) if level.phi is None else level.phi
         times = phi.double() if level.times is None else level.times
-        beam = rng.beam(logp, phi, times, width, level.first, level.of)
+        beam = rng.beam(logp, phi, times, width, level.first)
         missing = width - beam.tokens.shape[1]
         if missing:  # too few candidates: the level is padded to its width, so that nodes keep their numbers
             beam = Beam(

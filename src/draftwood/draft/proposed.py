@@ -47,12 +47,9 @@ class ProposedChains:
         self._make = make
 
     def draft(self, root: Sequence[int], sampler: Sampler, rng: RoundRng, limits: Sequence[int]) -> DraftTree:
-        found = [self._proposed(number, limit, sampler) for number, limit in enumerate(limits)]
         builder = TreeBuilder(root)
-        for row, tokens in zip(builder.rows, found, strict=True):
-            for parent, token in enumerate(tokens):
-                row.add(token, parent)
-        return builder.build(branching=1, draw=self.draw)
+        builder.add_chains([self._proposed(number, limit, sampler) for number, limit in enumerate(limits)])
+        return builder.build(draw=self.draw)
 
     def _proposed(self, number: int, limit: int, sampler: Sampler) -> list[int]:
         """A row's proposal, up to its limit and before a token that the target lacks, or a grammar or bias forbids."""

@@ -14,7 +14,7 @@ from draftwood.core.errors import ConfigError, PairingError
 from draftwood.core.fit import resolve, shape_of
 from draftwood.core.methods import METHODS
 from draftwood.core.settings import Method
-from draftwood.core.shapes import MAX_NODES, Branching, Length, Shape, WidthByLength
+from draftwood.core.shapes import MAX_NODES, Branching, WidthByLength
 from draftwood.draft import Drafter
 from draftwood.draft.adaptive import constants
 from draftwood.draft.adaptive.controllers import Controllers
@@ -24,10 +24,11 @@ from draftwood.draft.adaptive.expand import GumbelExpander, SampledExpander
 from draftwood.draft.adaptive.growers import LevelGrower
 from draftwood.draft.block import BlockChain
 from draftwood.draft.level import LevelDrafter, LevelPolicy
-from draftwood.draft.ngram_index import ngram
+from draftwood.draft.ngram_index import NgramIndex
 from draftwood.draft.none import NoDraft
 from draftwood.draft.policies import ConstantBranching, IndependentChains, StochasticBeam
-from draftwood.runners.protocols import BlockRunner, Runner
+from draftwood.draft.proposed import ProposedChains
+from draftwood.runners.protocols import Runner
 from draftwood.verify import Verifier
 from draftwood.verify.coupled import Coupled, Greedy
 from draftwood.verify.recursive import Recursive
@@ -46,31 +47,21 @@ class BuildArgs:
     Attributes:
         method: the method, without ``auto``.
         shape: the parsed shape; None without a given or default shape.
-        draft: the draft model, or None.
+        draft: the draft model of a method that needs one, which :func:`draftwood.core.fit.resolve` has seen.
         greedy: temperature 0.
         controllers: decide how far a method without a fixed shape drafts; new ones by default.
     """
 
     method: Method
-    shape: Shape | None
-    draft: Runner | None
+    shape: Any
+    draft: Any
     greedy: bool
     controllers: Controllers = field(default_factory=Controllers)
 
     @property
-    def runner(self) -> Runner:
-        """The draft model of a method that needs one, which :func:`draftwood.core.fit.resolve` has seen."""
-        return cast(Runner, self.draft)
-
-    @property
-    def block(self) -> BlockRunner | None:
-        """The draft model if it scores whole blocks."""
-        return cast(BlockRunner, self.draft) if self.draft is not None and self.draft.kind.scores_block else None
-
-    @property
     def deepest(self) -> int:
         """The depth that the draft model reaches."""
-        return MAX_NODES if self.block is None else self.block.block
+        return int(self.draft.block) if self.draft.kind.scores_block else MAX_NODES
 
 
 Builder: TypeAlias = Callable[[BuildArgs], Drafter]
@@ -82,7 +73,7 @@ def levels(policy: Callable[[Any], LevelPolicy]) -> Builder:
     def build_levels(args: BuildArgs) -> Drafter:
         made = policy(args.shape)
         _check_depth(args, len(made.widths))
-        return LevelDrafter(args.runner, made)
+        return LevelDrafter(args.draft, made)
 
     return build_levels
 
@@ -117,16 +108,16 @@ def _shared_noise(args: BuildArgs) -> Drafter:
 
 
 def _block(args: BuildArgs) -> BlockChain:
-    if (runner := args.block) is None:
+    if not (runner := args.draft).kind.scores_block:
         raise PairingError(
-            f"method 'block' needs a draft that scores a whole block at once, which this one ({type(args.runner).__name__}) "
-            "does not: use --method chain"
+            f"method 'block' needs a draft that scores a whole block at once, which this one ({type(runner).__name__}) does "
+            "not: use --method chain"
         )
     length = min(BLOCK, runner.block) if args.shape is None else args.shape.length
     if length != runner.block:  # its scores depend on the length of the block
         runner = runner.longer(length)
     _check_depth(replace(args, draft=runner), length)
-    return BlockChain(runner, length)
+    return BlockChain(runner)
 
 
 def _dynamic(args: BuildArgs) -> BestFirstDrafter:
@@ -134,7 +125,7 @@ def _dynamic(args: BuildArgs) -> BestFirstDrafter:
     if args.greedy:
         expander = GumbelExpander(constants.CHILDREN, name="dynamic", draw=Draw.POINT_MASS)
         return BestFirstDrafter(_grower(args, expander, _tree_shape(args)))
-    return BestFirstDrafter(LevelGrower(args.runner, SampledExpander(SAMPLED_CHILDREN), _tree_shape(args)))
+    return BestFirstDrafter(LevelGrower(args.draft, SampledExpander(SAMPLED_CHILDREN), _tree_shape(args)))
 
 
 def _adaptive(args: BuildArgs) -> BestFirstDrafter:
@@ -148,7 +139,7 @@ def _adaptive(args: BuildArgs) -> BestFirstDrafter:
 
 def _grower(args: BuildArgs, expander: GumbelExpander, shape: TreeShape) -> LevelGrower:
     """A grower, which adds all levels in one call where one pass of the draft model is enough for them."""
-    runner: Any = args.runner
+    runner = args.draft
     if not runner.kind.scores_depths:
         return LevelGrower(runner, expander, shape)
     shape = shape._replace(depth=min(shape.depth, runner.block))
@@ -188,7 +179,7 @@ BUILDERS: Final[dict[str, Builder]] = {
     "shared-noise": _shared_noise,
     "adaptive": _adaptive,
     "block": _block,
-    "ngram": lambda args: ngram(cast(Length, args.shape).length),
+    "ngram": lambda args: ProposedChains("ngram", NgramIndex.of, args.shape.length),
     "lookup": lambda args: BestFirstDrafter(None, budgets=args.controllers.budget, lookup=args.controllers.lookup),
 }
 VERIFIER_BUILDERS: Final[dict[str, Callable[[Method], Verifier]]] = {

@@ -108,15 +108,15 @@ class TapeRoundRng:
         out = [[draw(tape, probs, count) for probs in row] for tape, row in zip(self.tapes, rows, strict=True)]
         return torch.tensor(out, device=log_q.device)
 
-    def ordered(self, log_q: Tensor, count: int, first: int, of: int) -> Tensor:
+    def ordered(self, log_q: Tensor, count: int, first: int) -> Tensor:
         return self._each(log_q, min(count, log_q.shape[-1]), without_replacement)
 
-    def independent(self, log_q: Tensor, count: int, first: int, of: int) -> Tensor:
+    def independent(self, log_q: Tensor, count: int, first: int) -> Tensor:
         return self._each(
             log_q, count, lambda tape, probs, n: [tape.fork(probs) if max(probs) > 0 else -1 for _ in range(n)]
         )
 
-    def beam(self, log_q: Tensor, phi: Tensor, times: Tensor, width: int, first: int, of: int) -> Beam:
+    def beam(self, log_q: Tensor, phi: Tensor, times: Tensor, width: int, first: int) -> Beam:
         rows = [
             beam_of(tape, prefixes, probs, width)
             for tape, prefixes, probs in zip(self.tapes, phi.exp().tolist(), log_q.exp().tolist(), strict=True)

@@ -5,17 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ctypes import Array, c_double
 from functools import cache, lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from draftwood.core.log_probs import Pending, best_alone
+from draftwood.core.rounds import Verdict
+from draftwood.core.tree import DraftTree
 from draftwood.native.library import Cuts, address, array_address, library, why_missing
 
-Numbers: TypeAlias = Float[np.ndarray, "*batch count"]
 _EVERYTHING: Final = Cuts(0, 1.0, 0.0)
+
+
+class Best(NamedTuple):
+    """The best tokens of each node.
+
+    Attributes:
+        tokens: in falling order of their scores; -1 where no further token is possible.
+        scores: log-probabilities with noise; -inf there.
+        likeliest: the largest log-probability without noise; NaN at a node without a possible token.
+        chances: logarithms of the probabilities that the target chooses them, from the library, and by its weights.
+    """
+
+    tokens: Int[np.ndarray, "row node count"]
+    scores: Float[np.ndarray, "row node count"]
+    likeliest: Float[np.ndarray, "row node"]
+    chances: Float[np.ndarray, "row node count"] | None = None
 
 
 @cache
@@ -29,38 +47,31 @@ def runs(scores: Tensor) -> bool:
 
 
 def best(
-    scores: Float[Tensor, "row node vocab"],
-    cuts: Sequence[Any],
+    pending: Pending,
     keys: Int[np.ndarray, "*batch"] | None,
     bases: Int[Tensor, "tokens"],
-    columns: Int[Tensor, "vocab"] | None,
     count: int,
     weights: Sequence[float] = (),
-) -> tuple[Numbers, Int[np.ndarray, "*batch count"], Float[np.ndarray, "*batch"], Numbers | None]:
-    """The best possible tokens under noise: their log-probabilities with noise, tokens, the largest without noise, and the
-    logarithms of the probabilities that the target chooses them.
-
-    Where fewer tokens are possible there are -inf and -1.
+) -> Best:
+    """The best possible tokens under noise.
 
     Args:
-        scores: log-probabilities up to a constant.
-        cuts: per row, a :class:`draftwood.sampling.truncation.Truncation`; None for none.
+        pending: the scores at the nodes.
         keys, bases: those of the noise, as for :func:`draftwood.sampling.counters.exponential`; a key of 0, or no keys, for
             none.
-        columns: the tokens of the scores; None for all in order.
-        count: number of tokens.
+        count: number of tokens of a node.
         weights: of a :class:`draftwood.draft.adaptive.expand.AcceptanceModel`; without them the last are not computed.
 
     Raises:
         ValueError: tensors have other sizes or types.
         RuntimeError: tokens have no noise, or memory does not suffice.
     """
-    scores, (rows, nodes, vocab) = scores.contiguous(), scores.shape
-    shape = rows, nodes
+    scores, (rows, nodes, vocab) = pending.scores.contiguous(), pending.scores.shape
+    shape, columns = (rows, nodes), pending.tokens
     values, tokens = np.empty((*shape, count), np.float32), np.empty((*shape, count), np.int64)
     likeliest, chances = np.empty(shape, np.float32), np.empty((*shape, count)) if weights else None
     done = _library().best(
-        address(scores, torch.float32, *shape, vocab), rows, nodes, vocab, cuts_of(tuple(cuts), vocab),
+        address(scores, torch.float32, *shape, vocab), rows, nodes, vocab, cuts_of(tuple(pending.cuts), vocab),
         None if keys is None else array_address(np.ascontiguousarray(keys), np.int64, *shape),
         address(bases, torch.long, len(bases)), len(bases),
         None if columns is None else address(columns, torch.long, vocab), count,
@@ -71,32 +82,19 @@ def best(
     )  # fmt: skip
     if done < 0:
         raise RuntimeError(_library().error().decode())
-    return values, tokens, likeliest, chances
+    return Best(tokens, values, likeliest, chances)
 
 
 def follow(
-    scores: Float[Tensor, "row node vocab"],
-    cuts: Sequence[Any],
-    keys: Int[np.ndarray, "row depth"] | None,
-    bases: Int[Tensor, "tokens"],
-    tree: Any,
-) -> tuple[list[list[int]], list[int]]:
-    """Per row, the longest path on which every token is the best one at its parent, as for :func:`best`, and the best token
-    at its end.
-
-    Args:
-        scores, cuts, bases: as for :func:`best`.
-        keys: of the noise of each depth; None for none.
-        tree: a :class:`draftwood.core.tree.DraftTree`.
-
-    Raises:
-        ValueError, RuntimeError: as :func:`best`.
-    """
-    scores, (rows, nodes, vocab) = scores.contiguous(), scores.shape
+    target: Pending, keys: Int[np.ndarray, "row depth"] | None, bases: Int[Tensor, "tokens"], tree: DraftTree
+) -> Verdict:
+    """The longest path on which every token is the best one at its parent, and the best token at its end; arguments and
+    errors as for :func:`best`, with the keys of each depth."""
+    scores, (rows, nodes, vocab) = target.scores.contiguous(), target.scores.shape
     paths, last = np.empty((rows, nodes), np.int64), np.empty(rows, np.int64)
     depths = 0 if keys is None else keys.shape[1]
     done = _library().follow(
-        address(scores, torch.float32, rows, nodes, vocab), rows, nodes, vocab, cuts_of(tuple(cuts), vocab),
+        address(scores, torch.float32, rows, nodes, vocab), rows, nodes, vocab, cuts_of(tuple(target.cuts), vocab),
         None if keys is None else array_address(np.ascontiguousarray(keys), np.int64, rows, depths), depths,
         address(bases, torch.long, len(bases)), len(bases), array_address(tree.tokens, np.int64, rows, nodes),
         array_address(tree.parents, np.int64, rows, nodes), array_address(tree.valid, np.bool_, rows, nodes),
@@ -104,13 +102,14 @@ def follow(
     )  # fmt: skip
     if done < 0:
         raise RuntimeError(_library().error().decode())
-    return [[node for node in path if node] for path in paths.tolist()], last.tolist()
+    return Verdict(paths=[[node for node in path if node] for path in paths.tolist()], next_tokens=last.tolist())
 
 
 @lru_cache
 def cuts_of(cuts: tuple[Any, ...], vocab: int) -> Array[Cuts]:
-    """The cut of each row, a :class:`draftwood.sampling.truncation.Truncation` or none, for the library."""
-    found = (_EVERYTHING if cut is None else Cuts(min(cut.top_k, vocab), cut.top_p, cut.min_p) for cut in cuts)
+    """The cut of each row for the library: a :class:`draftwood.sampling.truncation.Truncation`; or none, which leaves the
+    best token as it is."""
+    found = (_EVERYTHING if cut in (None, best_alone) else Cuts(min(cut.top_k, vocab), cut.top_p, cut.min_p) for cut in cuts)
     return (Cuts * len(cuts))(*found)
 
 

@@ -246,15 +246,11 @@ class BlockRunner(Runner, Protocol):
     @property
     def block(self) -> int: ...
 
-    def score_block(self, root: Sequence[int], count: int) -> Float[Tensor, "row count vocab"]:
-        """Scores of the ``count`` tokens after the root, from one forward. It is the only scoring call of a round.
-
-        Raises:
-            ConfigError: ``count`` is below 1 or above ``block``.
-        """
+    def score_block(self) -> Float[Tensor, "row block vocab"]:
+        """Scores of the tokens after the roots, from one forward. It is the only scoring call of a round."""
 
     def longer(self, block: int) -> BlockRunner:
-        """A runner of the same model for blocks of up to ``block`` tokens, without rows.
+        """A runner of the same model for blocks of ``block`` tokens, without rows.
 
         Raises:
             ConfigError: the model cannot fill them.

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 
 from draftwood.core.log_probs import Pending, best_alone
 from draftwood.core.rng import RoundRng, drawing_space
 from draftwood.core.rounds import Verdict
 from draftwood.core.tree import DraftTree
 from draftwood.native import sampling as native
+from draftwood.native.sampling import Best
 from draftwood.sampling.counter_rng import CounterRoundRng
 from draftwood.sampling.counters import token_bases
-
-
-class Best(NamedTuple):
-    """The best tokens of each node.
-
-    Attributes:
-        tokens: in falling order of their scores; -1 where no further token is possible.
-        scores: log-probabilities with noise; -inf there.
-        likeliest: the largest log-probability without noise; NaN at a node without a possible token.
-        chances: logarithms of the probabilities that the target chooses them, from the library, and by its weights.
-    """
-
-    tokens: Int[np.ndarray, "row node count"]
-    scores: Float[np.ndarray, "row node count"]
-    likeliest: Float[np.ndarray, "row node"]
-    chances: Float[np.ndarray, "row node count"] | None = None
 
 
 def best_tokens(pending: Pending, rng: RoundRng, depth: int, count: int, *, weights: Sequence[float] = ()) -> Best:
@@ -48,16 +31,15 @@ def best_tokens(pending: Pending, rng: RoundRng, depth: int, count: int, *, weig
     if isinstance(rng, CounterRoundRng) and native.runs(scores):
         keys, bases = rng.shared_keys(depth, 1), token_bases(pending.vocab, scores.device)
         keys = None if keys is None else keys.repeat(scores.shape[1], axis=1)
-        count = min(count, scores.shape[-1])
-        values, tokens, likeliest, chances = native.best(scores, pending.cuts, keys, bases, pending.tokens, count, weights)
-        if np.isnan(likeliest).any():
+        best = native.best(pending, keys, bases, min(count, scores.shape[-1]), weights)
+        if np.isnan(best.likeliest).any():
             pending.look()
-        return Best(tokens, values, likeliest, chances)
-    logp, rng, space = drawing_space(pending, rng)
+        return best
+    logp, rng, tokens_of = drawing_space(pending, rng)
     noise = rng.shared(depth, 1, logp.shape[-1])
     perturbed = logp if noise is None else logp + noise
     found, at = perturbed.nan_to_num(nan=-torch.inf, neginf=-torch.inf).topk(min(count, logp.shape[-1]), dim=-1)
-    chosen = torch.where(found > -torch.inf, at if space is None else space[at], -1)
+    chosen = tokens_of(torch.where(found > -torch.inf, at, -1))
     return Best(chosen.cpu().numpy(), found.cpu().numpy(), logp.amax(dim=-1).cpu().numpy())
 
 
@@ -69,6 +51,4 @@ def follow_best(tree: DraftTree, target: Pending, rng: RoundRng | None) -> Verdi
     keys = None if rng is None else rng.shared_keys(0, tree.max_depth + 1)
     if keys is not None and best_alone in target.cuts:
         keys = np.where([[cut is best_alone] for cut in target.cuts], 0, keys)
-    cuts = [None if cut is best_alone else cut for cut in target.cuts]
-    paths, last = native.follow(target.scores, cuts, keys, token_bases(target.vocab, target.scores.device), tree)
-    return Verdict(paths=paths, next_tokens=last)
+    return native.follow(target, keys, token_bases(target.vocab, target.scores.device), tree)

@@ -26,7 +26,6 @@ from draftwood.core.settings import MAX_SEED
 from draftwood.sampling.counters import STEP, Counters, exponential, mix, token_bases, uniform
 
 _AHEAD: Final = 8  # positions whose keys are made together
-_BULK_LIMIT: Final = 1 << 24  # values; a round with more makes its noise level by level
 
 
 class Stream(IntEnum):
@@ -88,7 +87,6 @@ class CounterRoundRng:
         self._device = rng.device
         self._rng = rng
         self._positions, self._starts = positions, [position + 1 for position in positions]
-        self._draft: Float[Tensor, "row slot vocab"] | None = None
         self._shared: Int[np.ndarray, "row position"] | None = None
 
     @cached_property
@@ -102,43 +100,35 @@ class CounterRoundRng:
         roots: Counters = self._roots[:, stream, None]
         return torch.from_numpy(mix(roots + slots).view(np.int64)).to(self._device).unsqueeze(-1)
 
-    def _exponential(self, first: int, count: int, log_q: Tensor) -> Float[Tensor, "row count vocab"]:
-        keys, bases = self._keys(Stream.DRAFT, first, count), token_bases(log_q.shape[-1], self._device)
-        times = exponential(keys, bases, log_q.dtype)
-        if self._certain:
-            times[self._certain] = 1.0
-        return times
-
-    def _arrivals(self, log_q: Float[Tensor, "row node vocab"], first: int, of: int) -> Float[Tensor, "row node vocab"]:
+    def _arrivals(self, log_q: Float[Tensor, "row node vocab"], first: int) -> Float[Tensor, "row node vocab"]:
         """Arrival times: exponential with rate ``q``, infinite where ``q = 0``; ``1 / q`` in greedy rows."""
         if self._greedy:
             return torch.exp(-log_q)
-        rows, count, vocab = log_q.shape
-        if not of or rows * of * vocab > _BULK_LIMIT:
-            return self._exponential(first, count, log_q) / log_q.exp()
-        if self._draft is None:
-            self._draft = self._exponential(0, of, log_q)
-        return self._draft[:, first : first + count] / log_q.exp()
+        keys, bases = self._keys(Stream.DRAFT, first, log_q.shape[1]), token_bases(log_q.shape[-1], self._device)
+        times = exponential(keys, bases, log_q.dtype)
+        if self._certain:
+            times[self._certain] = 1.0
+        return times / log_q.exp()
 
-    def ordered(self, log_q: Tensor, count: int, first: int, of: int) -> Tensor:
-        best = self._arrivals(log_q, first, of).topk(min(count, log_q.shape[-1]), dim=-1, largest=False)
+    def ordered(self, log_q: Tensor, count: int, first: int) -> Tensor:
+        best = self._arrivals(log_q, first).topk(min(count, log_q.shape[-1]), dim=-1, largest=False)
         return torch.where(best.values < torch.inf, best.indices, -1)
 
-    def independent(self, log_q: Tensor, count: int, first: int, of: int) -> Tensor:
+    def independent(self, log_q: Tensor, count: int, first: int) -> Tensor:
         if self._greedy:
-            return self.ordered(log_q, 1, first, of)
-        time, token = self._arrivals(log_q.repeat_interleave(count, dim=1), first, of).min(dim=-1)
+            return self.ordered(log_q, 1, first)
+        time, token = self._arrivals(log_q.repeat_interleave(count, dim=1), first).min(dim=-1)
         drawn = torch.where(time < torch.inf, token, -1).view(len(log_q), -1, count)
         if self._certain:
             drawn[self._certain, :, 1:] = -1  # the best candidate once
         return drawn
 
-    def beam(self, log_q: Tensor, phi: Tensor, times: Tensor, width: int, first: int, of: int) -> Beam:
+    def beam(self, log_q: Tensor, phi: Tensor, times: Tensor, width: int, first: int) -> Beam:
         reach = min(width, log_q.shape[-1])
         # The parent arrived with its first child. The other children follow as in a race from that child on: by
         # memorylessness this is Kool et al.'s conditioning, gtil = -log(exp(-T) - exp(-Z) + exp(-ghat)). Only the first
         # ``width`` children of a node can enter the beam. Impossible children have infinite or NaN times, both sorted last.
-        best = self._arrivals(log_q, first, of).topk(reach, dim=-1, largest=False)
+        best = self._arrivals(log_q, first).topk(reach, dim=-1, largest=False)
         logs = log_q.gather(2, best.indices)
         children = zip(best.indices.tolist(), best.values.tolist(), logs.tolist(), strict=True)  # host sync
         rows = zip(children, phi.tolist(), times.tolist(), strict=True)

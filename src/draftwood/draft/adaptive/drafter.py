@@ -144,9 +144,7 @@ class BestFirstDrafter:
                 numbers[candidate] = number
                 row.add(tree.tokens[candidate], numbers[tree.parents[candidate]])
         inner = 1 + max(max(row.parents) for row in builder.rows)
-        children = 0 if self.grower is None else self.grower.expander.count
         return builder.build(
-            branching=children + (self.lookup is not None),
             draw=Draw.POINT_MASS if greedy else self.draw,
             ranking=partial(_distributions, draft, inner) if draft.distributions else None,
             stop=draft.stop,

@@ -154,14 +154,11 @@ class SampledExpander:
 
         ``first`` is the first node's noise slot.
         """
-        logp, rng, columns = drawing_space(pending, rng)
+        logp, rng, tokens_of = drawing_space(pending, rng)
         if min(sizes) < logp.shape[1]:
             padding = [[i >= size for i in range(logp.shape[1])] for size in sizes]
             logp = logp.masked_fill(torch.tensor(padding, device=logp.device).unsqueeze(-1), -torch.inf)
-        drawn = rng.ordered(logp, self.count, first, 0)
-        if columns is not None:
-            drawn = torch.where(drawn < 0, drawn, columns[drawn])
-        drawn = drawn.tolist()  # host sync
+        drawn = tokens_of(rng.ordered(logp, self.count, first)).tolist()  # host sync
         best = logp.amax(dim=-1).exp().tolist()
         return [
             [_sampled([token for token in tokens if token >= 0], likeliest) for tokens, likeliest in zip(*row, strict=True)]

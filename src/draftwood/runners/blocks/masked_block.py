@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
@@ -16,7 +17,7 @@ from typing import Any, final
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import embedding, pad
+from torch.nn.functional import embedding
 from transformers import AutoConfig, MarianConfig
 from transformers.models.marian.modeling_marian import (
     MarianAttention,
@@ -28,8 +29,8 @@ from transformers.models.marian.modeling_marian import (
 
 from draftwood.core.draft_kind import MASKED_BLOCK
 from draftwood.core.errors import ConfigError, PairingError
-from draftwood.core.scores import Scores
-from draftwood.runners.protocols import BlockRunner, Hidden, PerNode, ReadsAtOnce, Seen
+from draftwood.core.scores import Scores, at_depths
+from draftwood.runners.protocols import Hidden, PerNode, ReadsAtOnce, Seen
 from draftwood.runners.rows import Sources, sources_of
 from draftwood.runners.seq2seq.bart_decoder import (
     Layer,
@@ -105,43 +106,33 @@ class MaskedBlockDrafter(MarianPreTrainedModel):  # type: ignore[misc]
             )
 
 
-@final
-class BlockRound:
-    """The scores of a round's block.
+class ScoresByDepth(ReadsAtOnce):
+    """For runners that score blocks: a node gets the block's scores at its depth, whatever its ancestors are.
 
-    A node at depth ``d`` gets the scores of the block at index ``d``, whatever its ancestors are. Beyond the block the
-    scores are -inf, so nothing is drafted there.
+    Beyond the block the scores are -inf, so nothing is drafted there.
     """
 
-    def __init__(self) -> None:
-        self._scores: Tensor | None = None  # [row, depth, vocab]
-
     def clear(self) -> None:
-        """End the round, or abandon it."""
-        self._scores = None
+        self._scores: Float[Tensor, "row depth vocab"] | None = None  # of the round
 
-    def scores_of(self, runner: BlockRunner, tokens: PerNode, depths: PerNode) -> Scores:
-        """Scores at new nodes; at the root, the first node of a round, ``runner`` makes the forward."""
+    @abstractmethod
+    def score_block(self) -> Float[Tensor, "row block vocab"]: ...
+
+    def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
         if self._scores is None:
-            scores = runner.score_block(tokens[:, 0].tolist(), runner.block)
-            self._scores = pad(scores, (0, 0, 0, 1), value=-torch.inf)
-        device = self._scores.device
-        row, depth = torch.arange(len(tokens), device=device).unsqueeze(1), torch.as_tensor(depths, device=device)
-        return Scores(self._scores[row, depth.clamp(max=runner.block)])
+            self._scores = self.score_block()
+        return Scores(at_depths(self._scores, depths))
 
-
-def check_count(count: int, block: int) -> None:
-    """Raise a ConfigError if the number of tokens is not in 1 to ``block``."""
-    if not 1 <= count <= block:
-        raise ConfigError(f"a block of {count} tokens does not fit the draft: give 1 to {block}")
+    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
+        self._scores = None
 
 
 @final
-class MaskedBlockRunner(ReadsAtOnce):
+class MaskedBlockRunner(ScoresByDepth):
     """A :class:`draftwood.runners.protocols.BlockRunner` of a masked-block drafter.
 
     Every round reads the whole text again, because every position sees every other. Sources are read once. The scores
-    depend on the number of masked positions, ``count``.
+    depend on the number of masked positions.
 
     Args:
         model: a drafter in evaluation mode.
@@ -176,7 +167,7 @@ class MaskedBlockRunner(ReadsAtOnce):
     def clear(self) -> None:
         self._rows: list[Row] = []
         self._sources: Sources | None = None
-        self._round = BlockRound()
+        super().clear()
 
     def set_rows(self, rows: Sequence[Row]) -> None:
         start = perf_counter()
@@ -195,13 +186,12 @@ class MaskedBlockRunner(ReadsAtOnce):
         found.clear()
         return found
 
-    def score_block(self, root: Sequence[int], count: int) -> Float[Tensor, "row count vocab"]:
-        check_count(count, self.block)
+    def score_block(self) -> Float[Tensor, "row block vocab"]:
         start = perf_counter()
         # Nothing is drafted for a row whose text leaves no room for a block, so its scores are not used.
         texts = [row.tokens[: self.max_length] for row in self._rows]
         with torch.inference_mode():
-            scores = self._filled(texts, count)
+            scores = self._filled(texts, self.block)
             scores[..., self._forbidden] = -torch.inf
         self.forward_seconds += perf_counter() - start
         return scores
@@ -216,12 +206,6 @@ class MaskedBlockRunner(ReadsAtOnce):
         given, at, real = (torch.tensor(part, device=self.device) for part in (tokens, positions, seen))
         assert self._sources is not None
         return self._passes.fill(self._sources, given, at, real, count)
-
-    def extend(self, tokens: PerNode, depths: PerNode, ancestors: Seen) -> Scores:
-        return self._round.scores_of(self, tokens, depths)
-
-    def commit(self, nodes: Sequence[Sequence[int]], hidden: Sequence[Hidden] | None = None) -> None:
-        self._round.clear()
 
 
 @final
