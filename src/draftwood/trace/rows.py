@@ -143,16 +143,15 @@ class RowRecord:
 
     def _uniforms(self, walk: Walk) -> list[float | None]:
         """The number that each test's chance is compared with."""
-        if not walk.weights:
+        if self._head.verifier != "traversal":
             return [self._rng.uniform(Stream.ACCEPT, test.node)[0] for test in walk.tests]
         if (point := self._path_uniform()) is None:
             return [None] * len(walk.tests)
         uniforms: list[float | None] = []
         begin, going = 0.0, 1.0  # the tests before took [0, begin) of the number's range
-        for node, weight in walk.weights.items():
-            if node:
-                uniforms.append(min(1.0, max(0.0, (point - begin) / going)) if going > 0 else 0.0)
-            begin, going = begin + weight * going, going * (1.0 - weight)
+        for test in walk.tests:
+            uniforms.append(min(1.0, max(0.0, (point - begin) / going)) if going > 0 else 0.0)
+            begin, going = begin + test.chance * going, going * (1.0 - test.chance)
         return uniforms
 
 

@@ -7,29 +7,24 @@ at few nodes: for recursive rejection those on the path, for traversal verificat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, final
+from dataclasses import replace
+from typing import Final, NamedTuple, final
 
 from draftwood.core.draws import Draw
 from draftwood.trace.arrays import RoundArrays, Vector
 from draftwood.trace.records import Trial
 
 
-@final
-@dataclass(kw_only=True)
-class Walk:
+class Walk(NamedTuple):
     """All tests of a row.
 
     Attributes:
         tests: in the verifier's order, with the numbers of nodes in the tree of tensors, and without uniform numbers.
         last: the distribution of the next token, over the columns; None for the target's own.
-        weights: traversal verification only: the nodes in the order in which they may end the path, and each one's
-            probability to do so, once it is reached.
     """
 
     tests: list[Trial]
     last: Vector | None
-    weights: dict[int, float] = field(default_factory=dict)
 
 
 @final
@@ -91,35 +86,33 @@ def walk_recursive(arrays: RoundArrays, row: int, path: Sequence[int], most: int
                 break
             siblings.reject(tests[-1])
         last = siblings.last
-    return Walk(tests=tests, last=last)
+    return Walk(tests, last)
 
 
 def walk_traversal(arrays: RoundArrays, row: int, path: Sequence[int], most: int = 0) -> Walk:
     """Traversal verification: nodes from the leaves up, until one ends the path. A chance is the node's own weight."""
     end, children = path[-1] if path else 0, arrays.tree.children[row]
-    tests: dict[int, Trial] = {}
-    weights: dict[int, float] = {}  # children before their parents
+    tests: list[Trial] = []  # children before their parents
     last: Vector | None = None
 
-    def ends(node: int, weight: float) -> bool:
+    def ends(node: int, weight: float, tested: Trial | None) -> bool:
         """Whether the path ends at or below a node, whose test is walked with all below it."""
         nonlocal last
         siblings = _Siblings(arrays, row, node, most) if children[node] else None
         for child in children[node]:
             assert siblings is not None
-            tested = tests[child] = siblings.test(child, weight)
-            if ends(child, tested.chance):
+            below = siblings.test(child, weight)
+            if ends(child, below.chance, below):
                 return True
-            weight = siblings.reject(tested, weight)
-        weights[node] = weight if node else 1.0
-        if node:
-            tests[node] = replace(tests[node], chance=weight)
+            weight = siblings.reject(below, weight)
+        if tested is not None:
+            tests.append(replace(tested, chance=weight))
         if node == end and siblings is not None:
             last = siblings.last
         return node == end
 
-    ends(0, 1.0)
-    return Walk(tests=[tests[node] for node in weights if node], last=last, weights=weights)
+    ends(0, 1.0, None)
+    return Walk(tests, last)
 
 
 WALKS: Final = {"recursive": walk_recursive, "traversal": walk_traversal}
