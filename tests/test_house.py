@@ -55,11 +55,11 @@ BUDGETS = {
 }  # fmt: skip
 NATIVE = 5_230
 """Lines of C++ of the native engine, at most."""
-TESTS = 34_340
+TESTS = 34_330
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 6_723
 """Lines of the benchmarks, at most: one whose question no page asks goes."""
-ALL_TEXT = 93_550
+ALL_TEXT = 93_670
 """Lines of all that somebody must maintain, at most: what a room gains, another gives."""
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
 FILES = sorted(ROOT.rglob("*.py"))

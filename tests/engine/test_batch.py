@@ -217,17 +217,6 @@ def test_further_requests_wait_for_a_row_to_end():
     assert [texts[row] for row in range(7)] == whole
 
 
-def test_a_row_without_a_draft_has_the_text_that_it_has_with_one():
-    engine = decoder(*causal("torch"), "shared-noise", "2-2", "coupled")
-    with engine.batch() as batch:
-        rows = [batch.add(some(9, seed=4), Sampling(), method=method) for method in (None, "ar", "shared-noise")]
-        stats = [batch.stats(row) for row in rows]
-        texts = rest_of(batch)
-    assert texts[0] == texts[1] == texts[2]
-    assert [one.drafted > 0 for one in stats] == [True, False, True]
-    assert [one.new_tokens for one in stats] == [9, 9, 9]
-
-
 @pytest.mark.parametrize(("method", "shape", "nodes", "cut"), [
     ("shared-noise", None, 8, [1, 2, 2]), ("dynamic", None, 8, [1, 2, 2]), ("ngram", None, None, [1, 2, 2]),
     ("chain", "4", None, [1, 2, 2]), ("rsd-c", "2-2", None, [0, 2, 2]), ("rsd-s", "2x3", None, [0, 2, 2]),
