@@ -29,14 +29,12 @@ class _Text:
 
     Attributes:
         trace: so far; its lists grow with every piece.
-        seen: rounds so far, those that were not kept too.
     """
 
     trace: Trace
     rng: CounterRng
     marks: Marks | None
     seconds: float = 0.0
-    seen: int = 0
 
 
 @final
@@ -63,17 +61,17 @@ class Recorder:
         position = len(trace.prompt) + len(trace.tokens) - 1
         trace.tokens.extend(piece.tokens)
         ended = piece.finish_reason or trace.finish_reason
-        trace = text.trace = replace(trace, text=trace.text + piece.text, finish_reason=ended)
-        text.seconds += sum(piece.round.seconds.values())
-        number, text.seen = text.seen, text.seen + 1
-        if number >= self._kept.rounds:
+        full = len(trace.rounds) >= self._kept.rounds
+        trace = replace(trace, text=trace.text + piece.text, finish_reason=ended, dropped=trace.dropped + full)
+        text.trace, text.seconds = trace, text.seconds + sum(piece.round.seconds.values())
+        if full:
             self._learn(trace, piece.tokens)
             return None
         parts = _parts(text.marks, piece)
         with torch.inference_mode():
             arrays = self._of(piece.round)
             row = RowRecord(arrays, piece.round_row, trace, self._kept.tokens, text.rng.at([position]))
-            made = row.make(piece, number=number, position=position, parts=parts, end=text.seconds)
+            made = row.make(piece, number=len(trace.rounds), position=position, parts=parts, end=text.seconds)
         trace.rounds.append(made)
         self._learn(trace, _tokens_of(made))
         return made
@@ -87,12 +85,8 @@ class Recorder:
     def traces(self) -> list[Trace]:
         """The traces so far, one per request; they do not change when further pieces come."""
         self._arrays = None
-        return [self._trace(text) for text in self._texts]
-
-    def _trace(self, text: _Text) -> Trace:
-        trace, rounds = text.trace, list(text.trace.rounds)
-        dropped = text.seen - len(rounds)
-        return replace(trace, tokens=list(trace.tokens), texts=dict(trace.texts), rounds=rounds, dropped=dropped)
+        found = (text.trace for text in self._texts)
+        return [replace(one, tokens=list(one.tokens), texts=dict(one.texts), rounds=list(one.rounds)) for one in found]
 
     def _begun(self, head: Trace) -> _Text:
         """A text of which the prompt is known."""
