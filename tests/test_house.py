@@ -55,7 +55,7 @@ BUDGETS = {
 }  # fmt: skip
 NATIVE = 5_230
 """Lines of C++ of the native engine, at most."""
-TESTS = 34_330
+TESTS = 34_370
 """Lines of the tests, at most."""
 BENCHMARK_LINES = 6_723
 """Lines of the benchmarks, at most: one whose question no page asks goes."""

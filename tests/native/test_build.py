@@ -3,6 +3,8 @@
 import _ctypes
 import ctypes
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -174,3 +176,37 @@ def test_the_sources_have_no_warnings():
     facts = [f"-DDRAFTWOOD_{fact}" for fact in ('VERSION=""', "ISAS=ISA(generic)", "KERNELS=kernels", "FORMAT=Portable")]
     command = [str(build.compiler()), "-std=c++17", *build.WARNINGS, "-Werror", "-fsyntax-only", *facts]
     subprocess.run([*command, *build.HERE.glob("*.cpp")], check=True)
+
+
+def _kept_in_memory(assembly):
+    """How many vectors each loop of products of a tile stores."""
+    found, labels, inside = [], {}, False
+    lines = assembly.splitlines()
+    for number, line in enumerate(lines):
+        if line[:1] not in ("\t", " ", ".", ""):
+            labels, inside = {}, "4tileILi" in line
+        elif label := re.match(r"(\.L\d+):", line):
+            labels = {label[1]: number}
+        elif inside and (jump := re.match(r"\s+j\w+\s+(\.L\d+)", line)) and jump[1] in labels:
+            loop = "\n".join(lines[labels[jump[1]] : number])
+            if "vfmadd" in loop:
+                found.append(len(re.findall(r"\svmov\w+\s+%[yz]mm\d+, .*\(", loop)))
+    return found
+
+
+@needs_compiler
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="these are instructions of x86")
+def test_the_sums_of_a_tile_stay_in_registers(tmp_path):
+    flags = ["-std=c++17", "-O3", "-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-S", "-w"]
+    facts = ["-DDRAFTWOOD_KERNELS=kernels", "-DDRAFTWOOD_FORMAT=Float32"]
+    stored = {}
+    for name, early in (("as it is", "#pragma GCC unroll"), ("control", "// not unrolled")):
+        shutil.copytree(build.HERE, tmp_path / name, ignore=shutil.ignore_patterns("*.so"))
+        gemm = tmp_path / name / "gemm.h"
+        gemm.write_text(gemm.read_text().replace("#pragma GCC unroll", early))
+        command = [str(build.compiler()), *flags, *facts, "-o", tmp_path / "made.s", gemm.with_name("forward.cpp")]
+        subprocess.run(command, check=True)
+        stored[name] = _kept_in_memory((tmp_path / "made.s").read_text())
+    assert len(stored["as it is"]) > 5
+    assert set(stored["as it is"]) == {0}
+    assert max(stored["control"]) > 0

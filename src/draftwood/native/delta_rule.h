@@ -160,15 +160,20 @@ struct DeltaRule : ShortConvolution {
                     const int token = least(i + t, end - 1);
                     from[P * t] = key(token, key_head), from[P * t + P - 1] = query(token, key_head);
                 }
+#pragma GCC unroll 16  // so that sums stay in registers
                 for (int t = 0; t < P * T; t++) sums[t][0] = sums[t][1] = splat(0.f);
                 for (int k = 0; k < keys; k++)
+#pragma GCC unroll 2
                     for (int u = 0; u < 2; u++) {
                         const float* at = state + (size_t)k * values + v + u * LANES;
                         const Lanes line = load(at);
                         __builtin_prefetch(at + STATE_AHEAD);
+#pragma GCC unroll 16
                         for (int t = 0; t < P * T; t++) sums[t][u] = fma(splat(from[t][k]), line, sums[t][u]);
                     }
+#pragma GCC unroll 16
                 for (int t = 0; t < P * T; t++)
+#pragma GCC unroll 2
                     for (int u = 0; u < 2; u++) store(out + (size_t)(P * (i - start) + t) * values + v + u * LANES, sums[t][u]);
             }
     }

@@ -27,23 +27,29 @@ struct TwoPanels {
     bool of_matrix = false;
 };
 
-// The products of R rows x[r] with two panels; ``more`` adds them to what out[r] holds.
+// The products of R rows x[r] with two panels; ``more`` adds them to what out[r] holds. The sums stay in registers only if the
+// loops over them are unrolled early, which a compiler does by itself for some of them.
 template <int R>
 void tile(const TwoPanels& a, const Input* x, size_t next_x, float* out, size_t next_out, bool more) {
     Lanes sums[R][2];
+#pragma GCC unroll 16
     for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
         for (int p = 0; p < 2; p++) sums[r][p] = more ? load(out + r * next_out + p * LANES) : splat(0.f);
     const Weight* w = a.weights;
     for (int k = 0; k < a.inputs; k += N::step, w += a.next_step) {
         for (int p = 0; R > 1 && a.of_matrix && p < 2; p++)
             __builtin_prefetch((const char*)(w + p * a.next_panel) + AHEAD);
         const N::Vector first = N::load_vector(w), second = N::load_vector(w + a.next_panel);
+#pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
             sums[r][0] = N::add_product(sums[r][0], first, x + r * next_x + k);
             sums[r][1] = N::add_product(sums[r][1], second, x + r * next_x + k);
         }
     }
+#pragma GCC unroll 16
     for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
         for (int p = 0; p < 2; p++) store(out + r * next_out + p * LANES, sums[r][p]);
 }
 
