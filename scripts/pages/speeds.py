@@ -49,6 +49,8 @@ def short_table(root: Path, machine: str = FIRST) -> str:
         "|---|" + "---:|" * (len(TEMPERATURES) * len(COLUMNS)),
     ]
     for system, name in NAMES.items():
+        if (system, TEMPERATURES[0]) not in cells:
+            continue
         row = [cell.split()[0] for t in TEMPERATURES for cell in cells[system, t]]
         lines.append(f"| {name} | " + " | ".join(row) + " |")
     return "\n".join(lines)

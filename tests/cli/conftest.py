@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 
 import pytest
@@ -72,3 +73,11 @@ def prompts(tmp_path):
     texts = [json.dumps(line) for line in lines]
     path.write_text("\n".join([*texts[:3], "", *texts[3:]]) + "\n", encoding="utf-8")
     return path
+
+
+@pytest.fixture
+def interruptible():
+    """SIGINT as on a terminal: where the tests run in the background it is ignored from the start."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

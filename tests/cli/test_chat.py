@@ -435,6 +435,7 @@ def test_a_chat_that_is_full_says_what_to_do(talk, tmp_path):
     assert len(re.findall(SPEED, shown.stderr)) == 1
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_within_a_round_stops_the_answer_and_the_chat_goes_on(talk, folder, pair, monkeypatch):
     inner, left = TorchRunner._forward, [3]
 

@@ -116,14 +116,6 @@ def test_odd_but_good_input(job):
     assert "id" not in found[0]
 
 
-@pytest.fixture
-def interruptible():
-    """SIGINT as on a terminal: where the tests run in the background it is ignored from the start."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.skipif(os.name == "nt", reason="a process cannot send itself SIGINT there")
 @pytest.mark.usefixtures("interruptible")
 def test_a_real_interrupt_ends_with_130_and_whole_lines(job):
