@@ -88,7 +88,8 @@ def test_a_table_holds_the_figures_of_the_stored_run(machine):
     stored = (ROOT / speeds.RUNS[machine]).read_text(encoding="utf-8")
     cells = speeds.measured(ROOT, machine)
     table = speeds.short_table(ROOT, machine)
-    assert set(cells) >= {(system, temperature) for system in speeds.NAMES for temperature in speeds.TEMPERATURES}
+    systems = [name for name in speeds.NAMES if machine == speeds.FIRST or not name.startswith("llama.cpp")]
+    assert set(cells) >= {(system, temperature) for system in systems for temperature in speeds.TEMPERATURES}
     for (system, _), (speed, ratio) in cells.items():
         row = rf"^\| {re.escape(system)}(?: \d+)? \|.*\| {re.escape(speed)} \| {re.escape(ratio)} \|"
         assert re.search(row, stored, re.MULTILINE)
