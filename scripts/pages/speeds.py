@@ -14,6 +14,8 @@ RUNS = {
 }
 FIRST = next(iter(RUNS))
 TEMPERATURES = ("0", "1")
+LACKING = {"AMD EPYC without AMX, 2 cores": ("llama.cpp", "llama.cpp-lookup")}
+"""Programs that a run did not measure."""
 NAMES = {
     "adaptive": "Draftwood, drafting",
     "ar": "Draftwood, plain decoding",
@@ -41,6 +43,11 @@ def _cells(table: Table) -> dict[str, list[str]]:
     return {re.sub(r" \d+$", "", row[0]): [row[column] for column in columns] for row in table.rows}
 
 
+def systems_of(machine: str) -> list[str]:
+    """The programs of a run, in the order of its table."""
+    return [system for system in NAMES if system not in LACKING.get(machine, ())]
+
+
 def short_table(root: Path, machine: str = FIRST) -> str:
     """The medians of a run, a line for each system."""
     cells = measured(root, machine)
@@ -48,11 +55,9 @@ def short_table(root: Path, machine: str = FIRST) -> str:
         "| | " + " | ".join(f"{column}, T = {t}" for t in TEMPERATURES for column in COLUMNS) + " |",
         "|---|" + "---:|" * (len(TEMPERATURES) * len(COLUMNS)),
     ]
-    for system, name in NAMES.items():
-        if (system, TEMPERATURES[0]) not in cells:
-            continue
+    for system in systems_of(machine):
         row = [cell.split()[0] for t in TEMPERATURES for cell in cells[system, t]]
-        lines.append(f"| {name} | " + " | ".join(row) + " |")
+        lines.append(f"| {NAMES[system]} | " + " | ".join(row) + " |")
     return "\n".join(lines)
 
 

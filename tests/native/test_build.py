@@ -197,6 +197,8 @@ def _kept_in_memory(assembly):
 @needs_compiler
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="these are instructions of x86")
 def test_the_sums_of_a_tile_stay_in_registers(tmp_path):
+    if "clang" in subprocess.run([str(build.compiler()), "--version"], capture_output=True, text=True, check=True).stdout:
+        pytest.skip("the control is one of GCC, which unrolls later")
     flags = ["-std=c++17", "-O3", "-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-S", "-w"]
     facts = ["-DDRAFTWOOD_KERNELS=kernels", "-DDRAFTWOOD_FORMAT=Float32"]
     stored = {}

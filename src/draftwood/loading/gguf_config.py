@@ -180,9 +180,8 @@ def _rotary(keys: Keys, own: Family, gguf: Gguf, config: Mapping[str, Any]) -> d
 
 def _states(keys: Keys, own: Family, gguf: Gguf, config: Mapping[str, Any]) -> dict[str, Any]:
     """Layers with running states: which they are, and their sizes."""
-    if without := not own.states or bool(gguf.hybrid and keys.header.architecture == gguf.architecture):
-        keys.leave("ssm.")  # which files of Granite 4 have without such layers too
     if not own.states:
+        keys.leave("ssm.")  # which files of Granite 4 without such layers have too
         return {}
     layers, (kind, layer) = config["num_hidden_layers"], [*own.states.items()][-1]
     if gguf.interval:
@@ -198,7 +197,8 @@ def _states(keys: Keys, own: Family, gguf: Gguf, config: Mapping[str, Any]) -> d
             raise keys.refused(SHARED)
         recurrent = [not one for one in each]
     found: dict[str, Any] = {"layer_types": [kind if one else FULL for one in recurrent]}
-    if without:
+    if gguf.hybrid and keys.header.architecture == gguf.architecture:  # of models that have none
+        keys.leave("ssm.")
         return found
     sizes = {"taps_of_convolution": keys.count(layer.taps)}
     if "value_size" in layer.facts:
