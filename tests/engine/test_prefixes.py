@@ -246,7 +246,7 @@ def test_two_thousand_beginnings_take_no_more_memory_than_is_given():
         runner.set_rows([row])
         cache.keep(row, "", runner, None)
         runner.clear()
-        cache.trim(runner, None)
+        cache.trim([runner])
         assert runner.memory_bytes <= cache.memory
         most = max(most, len(cache))
     assert most == 40

@@ -122,9 +122,9 @@ class PrefixCache:
         self._texts[text] = key
         self._alike.setdefault(key, []).append(text)
 
-    def trim(self, target: KeepsTexts, draft: Runner | None, rows: Sequence[Row] = ()) -> None:
+    def trim(self, runners: Sequence[KeepsTexts], rows: Sequence[Row] = ()) -> None:
         """Forget texts until the others fit in memory with ``rows``, which are being written."""
-        runners, full = [runner for runner in (target, draft) if isinstance(runner, KeepsTexts)], True
+        full = True
         while full or len(self._texts) > MOST:
             most = self.memory
             if self.kept is not None and len(self._texts) > 1:

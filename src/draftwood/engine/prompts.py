@@ -57,6 +57,7 @@ class Prompts:
     def __init__(self, pipeline: Pipeline, drafting: Drafting, prefixes: PrefixCache | None) -> None:
         self._target = target = pipeline.target
         self._keeper = target if isinstance(target, KeepsTexts) else None
+        self._keepers = [runner for runner in (target, drafting.runner) if isinstance(runner, KeepsTexts)]
         self._drafting = drafting
         # Prompt tokens of a step: without rows that write (unlimited if no request can arrive), and with them.
         self._most = ALONE if drafting.tolerant else math.inf, CHUNK
@@ -138,7 +139,7 @@ class Prompts:
         """Forget what was kept for later rows, as far as the present ones need the memory."""
         if self._prefixes is not None and self._keeper is not None:
             coming = [] if self._part is None else [self._part.entry]
-            self._prefixes.trim(self._keeper, self._drafting.runner, [entry.row for entry in (*entries, *coming)])
+            self._prefixes.trim(self._keepers, [entry.row for entry in (*entries, *coming)])
 
     def _widened(self, width: int, length: int, rows: int) -> tuple[int, int]:
         """The width of a round of so many rows after a prompt of this length, and the tokens it adds, padding included."""

@@ -55,7 +55,6 @@ Row::Row(const Row& other, int length) : engine_(other.engine_) {
     const States* from = length ? other.states_.get() : nullptr;
     if (other.states_) states_ = std::make_unique<States>(*engine_, from ? from->source(written_, length) : 0, from);
     pages_.assign(other.pages_.begin(), other.pages_.begin() + (length + PAGE - 1) / PAGE);
-    if (length % PAGE) own(length / PAGE);
 }
 
 int Row::reach(int length) const { return !states_ || states_->source(written(), length) >= 0 ? length : 0; }
@@ -72,13 +71,15 @@ void Row::cut(int length) {
     if (length < text) *this = Row(*this, length);  // whose states are of these tokens alone
     nodes = 0;
     pages_.resize(std::min((int)pages_.size(), (text + PAGE - 1) / PAGE));
-    if (text % PAGE) own(text / PAGE);
 }
 
-void Row::reserve(int slots) { while ((int)pages_.size() * PAGE < slots) pages_.push_back(engine_->new_page()); }
+void Row::reserve(int slots) {
+    if (text % PAGE) own(text / PAGE);
+    while ((int)pages_.size() * PAGE < slots) pages_.push_back(engine_->new_page());
+}
 
 void Row::restore(int length) {
-    reserve(text = length);
+    reserve(length), text = length;
     if (states_) states_ = std::make_unique<States>(*engine_, checkpoint_of(length - 1));
 }
 

@@ -130,7 +130,7 @@ class States {
 class Row {
   public:
     explicit Row(std::shared_ptr<Engine> engine);
-    // A row with the first tokens of another one, whose full pages they share: as many as it can reach.
+    // A row with the first tokens of another one, as many as it can reach. They share pages until one of them writes there.
     Row(const Row& other, int length);
     // Of these first tokens those behind which a text can go on: none if running states are not kept so far back.
     int reach(int length) const;
@@ -138,6 +138,7 @@ class Row {
     void cut(int length);
     // Nodes of the round, in this order, become the next tokens of the text; the others are forgotten.
     void commit(const int* nodes, int count);
+    // Own pages of so many tokens, text included, from the end of the text on: new tokens are written there next.
     void reserve(int slots);
     // Take so many tokens, whose memory is written next.
     void restore(int length);

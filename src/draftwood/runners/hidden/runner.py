@@ -77,7 +77,7 @@ class HiddenRunner(SharesBeginnings, ABC):
     def memory_bytes(self) -> int:
         coming = [] if self._table.coming is None else [self._table.coming[1]]
         texts = [*self._texts, *self._table.kept.values(), *coming]
-        return int(self._passes.table.memory_bytes + sum(part.nbytes for text in texts for part in text.waiting))
+        return int(self._passes.table.memory_bytes) + sum(text.unread_bytes for text in texts)
 
     @property
     def _texts(self) -> list[HiddenText]:
@@ -134,7 +134,7 @@ class HiddenRunner(SharesBeginnings, ABC):
         if hidden is not None and len(hidden):
             coming.read(hidden, end)
             self._passes.table.begin(coming.entries, None)  # if hidden states are missing, it begins again
-            idle = any(sum(map(len, text.waiting)) > _IDLE for text in self._texts)
+            idle = any(text.unread_tokens > _IDLE for text in self._texts)
             if coming.waiting and not idle:
                 self._passes.read(coming)
         self.forward_seconds += perf_counter() - start

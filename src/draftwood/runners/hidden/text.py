@@ -27,6 +27,7 @@ class HiddenText:
         entries: the row of the memory: the tokens of all entries that could be made so far, then the one of the root.
         start: number of the first token whose hidden states are known.
         known: number of tokens up to the last one whose hidden states are known.
+        cached: number of entries in the memory.
         waiting: hidden states that are in no entry of the memory.
         fresh: the row was read before it joined, and has had no round yet. As for any row, nothing is drafted in the first.
     """
@@ -40,12 +41,13 @@ class HiddenText:
         """Forget all hidden states; those of the tokens from ``known`` on come next, and their entries are another row."""
         self.entries = Row(tokens=[])
         self.start = self.known = known
+        self.cached = 0
         self.waiting: list[Float[Tensor, "_token taps_width"]] = []
         self._set_entries()
 
     def restore(self, count: int) -> None:
         """The memory has the entries of the first tokens, so many, and nothing waits."""
-        self.known = count
+        self.known = self.cached = count
         self._set_entries()
 
     def _set_entries(self) -> None:
@@ -57,9 +59,14 @@ class HiddenText:
         return self.start < self.known == len(self.row.tokens) - 1 and not self.fresh
 
     @property
-    def cached(self) -> int:
-        """Number of entries in the memory."""
-        return self.known - self.start - sum(map(len, self.waiting))
+    def unread_tokens(self) -> int:
+        """Number of tokens whose hidden states wait."""
+        return self.known - self.start - self.cached
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of the hidden states that wait."""
+        return self.unread_tokens * self.waiting[0].shape[1] * self.waiting[0].itemsize if self.waiting else 0
 
     def for_row(self, row: Row, length: int) -> HiddenText:
         """What is known of the beginning, of at most ``length`` tokens, that another row shares with this one.
@@ -71,6 +78,7 @@ class HiddenText:
         if common > self.start:
             unread = common - self.start - self.cached
             found.start, found.known = self.start, common if unread > 0 else common - self._shift
+            found.cached = min(self.cached, found.known - self.start)
             for part in self.waiting:
                 if unread > 0:
                     found.waiting.append(part if len(part) <= unread else part[:unread].clone())  # views keep all
@@ -94,6 +102,7 @@ class HiddenText:
     def entries_read(self) -> None:
         """The memory has all entries but the root's."""
         self.waiting = [part[-1:] for part in self.waiting[-1:]] if self._shift else []
+        self.cached = self.known - self.start - len(self.waiting)
 
     def read(self, hidden: Float[Tensor, "_token taps_width"], end: int, *, root_kept: bool = False) -> None:
         """Take hidden states of the last of the first ``end`` tokens, of which the first ones may be known already.
@@ -108,6 +117,8 @@ class HiddenText:
         if end <= self.known:
             return
         new = hidden[self.known - start :] if self.known > start else hidden
-        self.waiting = [new] if root_kept else [*self.waiting, new]
+        if root_kept:
+            self.waiting, self.cached = [], self.known - self.start
+        self.waiting.append(new)
         self.known = end
         self._set_entries()

@@ -244,7 +244,7 @@ class MemoryTable(RowTable[RowMemory]):
         return self._engine.memory_bytes
 
     def keep(self, row: Row, text: Row) -> None:
-        """As :meth:`draftwood.runners.protocols.KeepsTexts.keep`; full pages are shared."""
+        """As :meth:`draftwood.runners.protocols.KeepsTexts.keep`; pages are shared."""
         memory = self.parts[self.rows.index(row)]
         self.kept[text] = memory.fork(len(memory))
 
