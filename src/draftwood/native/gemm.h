@@ -12,7 +12,7 @@ const int ROWS = 3;
 #else
 const int ROWS = 1;
 #endif
-const int AHEAD = 1024;  // bytes of weights that are fetched before several rows need them
+const int AHEAD = 8192;  // bytes of weights that are fetched into the second cache before several rows need them
 
 inline int least(int a, int b) { return a < b ? a : b; }
 inline int most(int a, int b) { return a > b ? a : b; }
@@ -39,7 +39,7 @@ void tile(const TwoPanels& a, const Input* x, size_t next_x, float* out, size_t 
     const Weight* w = a.weights;
     for (int k = 0; k < a.inputs; k += N::step, w += a.next_step) {
         for (int p = 0; R > 1 && a.of_matrix && p < 2; p++)
-            __builtin_prefetch((const char*)(w + p * a.next_panel) + AHEAD);
+            __builtin_prefetch((const char*)(w + p * a.next_panel) + AHEAD, 0, 2);
         const N::Vector first = N::load_vector(w), second = N::load_vector(w + a.next_panel);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
