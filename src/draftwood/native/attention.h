@@ -13,6 +13,10 @@ struct Attention : Batch {
         return (Weight*)work.pages[row][page] + head_at(model.layer[layer], head);
     }
     Weight* values(int row, int page, int layer, int head) const { return keys(row, page, layer, head) + head_size(dim); }
+    // Bytes to the page of the slots from ``next`` on, from the one before it; 0 where it is not read: ``end`` comes first.
+    ptrdiff_t next_page(int row, int next, int end) const {
+        return next < end ? (char*)work.pages[row][next / PAGE] - (char*)work.pages[row][next / PAGE - 1] : 0;
+    }
 
     // RoPE: pairs of numbers, half a head apart, turn by the angle of their position.
     void rotate(float* head, const Layer& layer, int position) const {
@@ -196,7 +200,8 @@ struct Attention : Batch {
         const Input* x = queries + ((size_t)(q.head * count + q.start) * head_group + q.low) * dim;
         for (int p = reach.from; p < reach.end; p += STRIP) {  // scores: queries times keys
             const Weight* k = keys(row, p / PAGE, q.layer, q.head) + key_at(p % PAGE, 0, dim, N::step);
-            multiply({k, (size_t)LANES * N::step, (size_t)LANES * dim, dim}, rows, x, dim, own.scores + p, stride, false);
+            multiply({k, (size_t)LANES * N::step, (size_t)LANES * dim, dim, false, next_page(row, p + PAGE, reach.end)}, rows, x,
+                     dim, own.scores + p, stride, false);
         }
         Input *weights = (Input*)own.softmax, *tails = weights + (size_t)rows * stride;
         float totals[QUERIES];
@@ -211,8 +216,8 @@ struct Attention : Batch {
             for (int d = 0; d < dim; d += STRIP) {
                 const Weight* v = values(row, p / PAGE, q.layer, q.head) + value_at(0, d, dim, N::step);
                 const int size = ceil_div(least(PAGE, reach.direct - p), STEP) * STEP;
-                multiply({v, (size_t)dim * N::step, (size_t)LANES * N::step, size}, rows, weights + p, stride, own.sums + d,
-                         dim, true);
+                multiply({v, (size_t)dim * N::step, (size_t)LANES * N::step, size, false, next_page(row, p + PAGE, reach.direct)},
+                         rows, weights + p, stride, own.sums + d, dim, true);
             }
         finish_rows(q, tails, reach.longest, totals);
     }

@@ -18,13 +18,14 @@ inline int least(int a, int b) { return a < b ? a : b; }
 inline int most(int a, int b) { return a > b ? a : b; }
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-// Where the weights of two panels lie: distances are in numbers. Those of a matrix are followed by others, which are fetched
-// before they are needed; those of keys and values, or made of codes, are not.
+// Where the weights of two panels lie: distances are in numbers. Those of a matrix are followed by others, and keys and values by
+// those of the next page, so many bytes further, if any; they are fetched before they are needed. Those made of codes are not.
 struct TwoPanels {
     const Weight* weights;
     size_t next_step, next_panel;
     int inputs;
     bool of_matrix = false;
+    ptrdiff_t next_page = 0;
 };
 
 // The products of R rows x[r] with two panels; ``more`` adds them to what out[r] holds. The sums stay in registers only if the
@@ -37,9 +38,10 @@ void tile(const TwoPanels& a, const Input* x, size_t next_x, float* out, size_t 
 #pragma GCC unroll 2
         for (int p = 0; p < 2; p++) sums[r][p] = more ? load(out + r * next_out + p * LANES) : splat(0.f);
     const Weight* w = a.weights;
+    const ptrdiff_t ahead = a.of_matrix ? AHEAD : a.next_page;
     for (int k = 0; k < a.inputs; k += N::step, w += a.next_step) {
-        for (int p = 0; R > 1 && a.of_matrix && p < 2; p++)
-            __builtin_prefetch((const char*)(w + p * a.next_panel) + AHEAD, 0, 2);
+        for (int p = 0; R > 1 && ahead && p < 2; p++)
+            __builtin_prefetch((const char*)(w + p * a.next_panel) + ahead, 0, 2);
         const N::Vector first = N::load_vector(w), second = N::load_vector(w + a.next_panel);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++) {
