@@ -40,7 +40,7 @@ void tile(const TwoPanels& a, const Input* x, size_t next_x, float* out, size_t 
     const Weight* w = a.weights;
     const ptrdiff_t ahead = a.of_matrix ? AHEAD : a.next_page;
     for (int k = 0; k < a.inputs; k += N::step, w += a.next_step) {
-        for (int p = 0; R > 1 && ahead && p < 2; p++)
+        for (int p = 0; R > 1 && p < 2; p++)
             __builtin_prefetch((const char*)(w + p * a.next_panel) + ahead, 0, 2);
         const N::Vector first = N::load_vector(w), second = N::load_vector(w + a.next_panel);
 #pragma GCC unroll 16
