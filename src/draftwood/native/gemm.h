@@ -12,8 +12,8 @@ const int ROWS = 3;
 #else
 const int ROWS = 1;
 #endif
-const int AHEAD = 8192;   // bytes of a matrix that are fetched into the second cache before a tile needs them,
-const int FEW_ROWS = 4;  // unless it has so few rows that the processor reads far enough ahead by itself
+const int AHEAD = 8192;  // bytes of a matrix that are fetched into the second cache before a tile needs them,
+const int FEW = 8;       // unless a step has so few products that the processor reads far enough ahead by itself
 
 inline int least(int a, int b) { return a < b ? a : b; }
 inline int most(int a, int b) { return a > b ? a : b; }
@@ -39,7 +39,8 @@ void tile(const TwoPanels& a, const Input* x, size_t next_x, float* out, size_t 
 #pragma GCC unroll 2
         for (int p = 0; p < 2; p++) sums[r][p] = more ? load(out + r * next_out + p * LANES) : splat(0.f);
     const Weight* w = a.weights;
-    const ptrdiff_t ahead = !a.of_matrix ? a.next_page : R > FEW_ROWS ? AHEAD : 0;
+    constexpr bool few = R == 1 || 2 * R * sizeof(N::Vector) / sizeof(Register) <= FEW;
+    const ptrdiff_t ahead = !a.of_matrix ? a.next_page : few ? 0 : AHEAD;
     for (int k = 0; k < a.inputs; k += N::step, w += a.next_step) {
         for (int p = 0; p < 2; p++)
             __builtin_prefetch((const char*)(w + p * a.next_panel) + ahead, 0, 2);
