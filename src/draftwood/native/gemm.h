@@ -12,8 +12,8 @@ const int ROWS = 3;
 #else
 const int ROWS = 1;
 #endif
-const int AHEAD = 8192;  // bytes of a matrix that are fetched into the second cache before a tile needs them,
-const int FEW = 8;       // unless a step has so few products that the processor reads far enough ahead by itself
+const int AHEAD = 8192;  // bytes of a matrix that a tile fetches into the second cache before it needs them
+const int FEW = 8;       // products of a step, up to which a processor reads far enough ahead by itself
 
 inline int least(int a, int b) { return a < b ? a : b; }
 inline int most(int a, int b) { return a > b ? a : b; }
